@@ -1,0 +1,112 @@
+"""The command line: `python -m specdemo fetch | race | serve`."""
+
+import json
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from specdemo.config import Limits, Settings
+from specdemo.models.pairs import PAIRS
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__import__("specdemo").__doc__)
+
+# Whoever owns the terminal owns the machine: only the model's own context limits them.
+ANYTHING = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)
+
+Draft = Annotated[
+    str | None,
+    typer.Option(help="Directory or model id of a draft that replaces the pair's own.", show_default=False),
+]
+
+
+@app.command()
+def fetch() -> None:
+    """Fetch the embedded target and make it ready; does nothing if it is."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    from specdemo.models import embedded
+
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("Looking for the weights", total=1.0)
+        try:
+            folder = embedded.fetch(lambda stage, done: bar.update(task, description=stage, completed=done))
+        except embedded.FetchError as error:
+            bar.stop()
+            _refuse(error, 1)
+        bar.update(task, description="Weights ready", completed=1.0)
+    print(folder)
+
+
+@app.command()
+def race(
+    prompt: Annotated[str, typer.Argument(help="What both paths answer.", show_default=False)],
+    pair: Annotated[str, typer.Option(help="Pair of target and draft.")] = "embedded",
+    mode: Annotated[
+        str, typer.Option(help="Who drafts: ngram (lookup in the context) or chain (draft model).")
+    ] = "ngram",
+    draft: Draft = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of the answer, at most.")] = 128,
+    dtype: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = "auto",
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus; 1 is off.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Most probable tokens kept; 0 is off.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 42,
+    draft_length: Annotated[int, typer.Option(help="Tokens drafted a step, at most.")] = 4,
+    chat_template: Annotated[bool, typer.Option(help="Wrap the prompt as a user's turn.")] = True,
+    trace: Annotated[Path | None, typer.Option(help="Write the whole run to this file.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on the last line instead of text.")] = False,
+) -> None:
+    """Race the plain and the speculative path over one prompt."""
+    fields = {name: value for name, value in locals().items() if name not in ("trace", "as_json")}
+    from specdemo.models.embedded import FetchError
+    from specdemo.request import RequestError, checked
+    from specdemo.run import Run, load_for
+
+    try:
+        request = checked(ANYTHING, PAIRS, **fields)
+        run = Run(request, load_for(request), Event())
+    except (RequestError, FetchError) as error:
+        _refuse(error, 2)
+    if as_json:
+        for _ in run:
+            pass
+    else:
+        from specdemo.terminal import show
+
+        show(run)
+    if trace is not None:
+        from specdemo.measure.trace import write
+
+        try:
+            write(run.trace, trace)
+        except OSError as error:
+            _refuse(f"cannot write the trace: {error}", 2)
+    if as_json:
+        print(json.dumps(run.result()))
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(envvar="HOST", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="PORT", help="Port to listen on.")] = 7860,
+    draft: Draft = None,
+) -> None:
+    """Serve the page."""
+    from specdemo.ui.build import launch
+
+    launch(Settings(), host, port, draft)
+
+
+def _refuse(reason: Any, status: int) -> NoReturn:
+    """One line on standard error, and the exit status."""
+    print(f"specdemo: {reason}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+if __name__ == "__main__":
+    app(prog_name="specdemo")

@@ -1,0 +1,68 @@
+"""spaces_config.yaml as typed settings: what is served, and within which limits.
+
+Environment variables override the file: SPECDEMO_QUEUE__MAX_SIZE=5, HOST, PORT.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+FILE = Path(__file__).parent.parent / "spaces_config.yaml"
+
+Mode = Literal["ngram", "chain"]
+Dtype = Literal["auto", "bf16", "fp32"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Limits(Section):
+    """Enforced on the server for every request, whatever a slider says."""
+
+    max_prompt_characters: int = Field(20_000, ge=1)
+    max_new_tokens: int = Field(512, ge=1)
+    max_draft_length: int = Field(16, ge=1)
+
+
+class Defaults(Section):
+    """What the page shows first."""
+
+    pair: str = "embedded"
+    mode: Mode = "ngram"
+    dtype: Dtype = "auto"
+    max_new_tokens: int = Field(128, ge=1)
+    draft_length: int = Field(4, ge=1)
+
+
+class Queue(Section):
+    max_size: int = Field(20, ge=1)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="SPECDEMO_", env_nested_delimiter="__", yaml_file=FILE, extra="forbid", frozen=True
+    )
+
+    pairs: list[str] = Field(["embedded"], min_length=1)
+    defaults: Defaults = Defaults()
+    limits: Limits = Limits()
+    queue: Queue = Queue()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)

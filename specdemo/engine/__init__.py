@@ -1,0 +1,1 @@
+"""The decoding engine: it knows token ids and tensors; no text, no HTML, no user interface."""

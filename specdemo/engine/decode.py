@@ -1,0 +1,165 @@
+"""The two loops: `plain` and `speculative`, generators of `Step`.
+
+They know ids only, not text; they know nothing of the other path, of clocks beyond their own stopwatch, or of who
+reads them. After every step that commits tokens the target's cache holds all tokens but the last.
+"""
+
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+
+from specdemo.engine.cache import CachedModel
+from specdemo.engine.drafters import Draft, Drafter
+from specdemo.engine.sampling import Randomness, log_probs
+from specdemo.engine.types import Finish, Node, Origin, Outcome, Step, Task, Token
+from specdemo.engine.verify import Verdict, verify
+
+NOTHING = Draft()
+
+
+@torch.inference_mode()
+def plain(target: CachedModel, task: Task, rng: Randomness) -> Iterator[Step]:
+    """One token a target pass: the baseline. It decides with the same function as the speculative path."""
+    if task.max_new_tokens == 0:
+        return
+    watch = Stopwatch(target.device)
+    ids = list(task.prompt)
+    # 1. Prefill.
+    logits = yield from _prefill(target, task, watch)
+    while True:
+        # 2. Choose one token.
+        step = _commit(NOTHING, verify(NOTHING, logits, task.sampling, rng), logits, ids, task)
+        yield watch.stamped(step, target.cache_bytes)
+        if step.finish:
+            return
+        # 3. Target pass.
+        watch.start()
+        logits = target.forward(ids[-1:])
+        watch.lap("verify")
+
+
+@torch.inference_mode()
+def speculative(
+    target: CachedModel, drafter: Drafter, task: Task, draft_length: int, rng: Randomness
+) -> Iterator[Step]:
+    """Draft up to `draft_length` nodes, verify them in one target pass, keep what the target stands behind.
+
+    Source: Leviathan et al. 2023, section 2.3; Chen et al. 2023, algorithm 2. The first step verifies nothing: it
+    commits the target's token after the prompt, so that both paths reach their first token after the same work,
+    apart from what the drafter needs to read the prompt.
+    """
+    if task.max_new_tokens == 0:
+        return
+    watch = Stopwatch(target.device)
+    ids = list(task.prompt)
+    # 1. Prefill of every model involved.
+    logits = yield from _prefill(target, task, watch)
+    drafter.begin(task.prompt)
+    watch.lap("draft")
+    draft = NOTHING
+    while True:
+        # 2. Accept and commit.
+        step = _commit(draft, verify(draft, logits, task.sampling, rng), logits, ids, task)
+        # 3. Roll back: the cache holds all tokens but the last.
+        target.keep(len(ids) - 1)
+        yield watch.stamped(step, target.cache_bytes + drafter.cache_bytes)
+        if step.finish:
+            return
+        # 4. Draft. One place is left for the target's own token.
+        watch.start()
+        left = task.max_new_tokens - (len(ids) - len(task.prompt))
+        room = min(draft_length, left - 1, target.context - len(ids))
+        draft = drafter.propose(ids, room) if room > 0 else NOTHING
+        watch.lap("draft")
+        # 5. Target pass over the last token and the draft.
+        logits = target.forward([ids[-1], *draft.tokens])
+        watch.lap("verify")
+
+
+def _prefill(target: CachedModel, task: Task, watch: "Stopwatch") -> Generator[Step, None, torch.Tensor]:
+    """Read the prompt; yields an empty step for every chunk but the last, returns the last logits [1, V]."""
+    watch.start()
+    chunks = target.prefill(task.prompt)
+    while True:
+        logits = next(chunks)
+        watch.lap("verify")
+        if len(target) == len(task.prompt):
+            return logits
+        yield watch.stamped(Step(()), target.cache_bytes)
+        watch.start()
+
+
+def _commit(draft: Draft, verdict: Verdict, logits: torch.Tensor, ids: list[int], task: Task) -> Step:
+    """Append what was accepted and the target's own token to `ids`, cut at the first end-of-text id or at the limit.
+
+    Sets each token's origin, here and nowhere else. logits [N + 1, V].
+    """
+    chosen = [*(draft.tokens[i] for i in verdict.path), verdict.token]
+    origins = [*(draft.origins[i] for i in verdict.path), Origin.TARGET]
+    rows = [0, *(i + 1 for i in verdict.path)]
+    room = task.max_new_tokens - (len(ids) - len(task.prompt))
+    end = next((i + 1 for i, token in enumerate(chosen) if token in task.eos), None)
+    kept = min(len(chosen) if end is None else end, room)
+    finish = Finish.EOS if kept == end else Finish.LENGTH if kept == room else None
+    ids += chosen[:kept]
+    tokens = tuple(map(Token, chosen[:kept], origins, *_scores(logits[rows[:kept]], chosen[:kept])))
+    return Step(tokens, _nodes(draft, verdict, kept), finish=finish, note=draft.note)
+
+
+def _scores(logits: torch.Tensor, chosen: list[int]) -> tuple[list[float], list[float]]:
+    """Log-probability of each chosen id under its row of logits [N, V], and each row's top-2 logit margin."""
+    top = logits.topk(min(2, logits.shape[-1]), dim=-1).values.double()
+    return log_probs(logits, chosen).tolist(), (top[:, 0] - top[:, -1]).tolist()
+
+
+def _nodes(draft: Draft, verdict: Verdict, kept: int) -> tuple[Node, ...]:
+    """What was drafted and what became of it. A node behind the cut of an answer's end counts as never tested."""
+    accepted = set(verdict.path[:kept])
+    cut = verdict.path[kept - 1] if kept <= len(verdict.path) else len(draft.tokens)
+    p = {i: p for i, p in verdict.tested.items() if i <= cut}
+    return tuple(
+        Node(
+            id=token,
+            parent=draft.parents[i],
+            origin=draft.origins[i],
+            outcome=Outcome.ACCEPTED if i in accepted else Outcome.REJECTED if i in p else Outcome.UNTESTED,
+            p=p.get(i),
+            q=draft.confidence[i],
+        )
+        for i, token in enumerate(draft.tokens)
+    )
+
+
+class Stopwatch:
+    """Own-clock time of the parts of one step, the device synchronised at every reading."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def start(self) -> None:
+        """Begin a step: called right after the path was resumed, so time spent elsewhere is not counted."""
+        self._seconds = {"draft": 0.0, "verify": 0.0}
+        self._last = self._now()
+
+    def lap(self, part: str) -> None:
+        """Book the time since the last reading on `part`, "draft" or "verify"."""
+        now = self._now()
+        self._seconds[part] += now - self._last
+        self._last = now
+
+    def stamped(self, step: Step, cache_bytes: int) -> Step:
+        return replace(step, draft_s=self._seconds["draft"], verify_s=self._seconds["verify"], cache_bytes=cache_bytes)
+
+    def _now(self) -> float:
+        synchronize(self._device)
+        return perf_counter()
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the work queued on an accelerator; the CPU has no queue."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

@@ -1,0 +1,1 @@
+"""What the steps add up to: figures, memory, and the file that a run is written to."""

@@ -1,0 +1,143 @@
+"""Every figure of a path, each defined and computed once: for the page, the command line and a replay alike.
+
+A path's own clock counts only its own work; all times are own-clock seconds.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specdemo.engine.types import Origin, Outcome, Step, Token
+
+# What each figure means, in the words shown beside it.
+DEFINITIONS = {
+    "decode_tokens_per_s": "Tokens committed after the first step, divided by own-clock time after the first step.",
+    "ttft_s": "Own-clock time from the start to the first committed token, prefill of every model involved included.",
+    "latency_s": "Own-clock time of the whole answer. A path's own clock counts only that path's work.",
+    "score": "Mean log-probability of the committed tokens under the target at temperature 1; 0 would be certainty.",
+    "tokens": "Tokens committed.",
+    "speed_up": "Plain latency divided by speculative latency, on the same prompt and the same number of tokens.",
+    "acceptance_rate": "Accepted drafted tokens divided by tested ones. What is drafted behind a rejected one is never tested.",
+    "tokens_per_step": "Committed tokens divided by steps; a step is one target forward pass and what it committed.",
+    "time_split": "Share of the speculative path's own clock: drafting, target passes (verify), everything else.",
+    "lossless": "Greedy: the speculative token ids are compared with the plain ones. Sampling: both draw from the same "
+    "distribution, so their texts may differ.",
+    "memory": "Weights and caches are counted byte by byte; process memory is what the operating system reports.",
+}
+
+
+@dataclass(slots=True)
+class Tally:
+    """The figures of one path, folded from its steps. Ratios are None while their denominator is 0."""
+
+    steps: int = 0
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
+    latency_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    ttft_s: float | None = None
+    cache_bytes: int = 0
+    finish: str | None = None
+    committed: list[Token] = field(default_factory=list)
+    ends: list[tuple[int, float]] = field(default_factory=list)  # after each step: (tokens so far, own clock)
+    _first: int = 0
+
+    def add(self, step: Step) -> None:
+        self.latency_s += step.seconds
+        self.draft_s += step.draft_s
+        self.verify_s += step.verify_s
+        self.cache_bytes = step.cache_bytes
+        self.finish = step.finish or self.finish
+        if not step.tokens:  # part of a prefill
+            return
+        if self.ttft_s is None:
+            self.ttft_s = self.latency_s
+            self._first = len(step.tokens)
+        self.steps += 1
+        self.drafted += len(step.nodes)
+        self.tested += sum(node.outcome is not Outcome.UNTESTED for node in step.nodes)
+        self.accepted += sum(node.outcome is Outcome.ACCEPTED for node in step.nodes)
+        self.committed += step.tokens
+        self.ends.append((self.tokens, self.latency_s))
+
+    @property
+    def tokens(self) -> int:
+        return len(self.committed)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token.id for token in self.committed]
+
+    @property
+    def origins(self) -> dict[Origin, int]:
+        return {origin: sum(token.origin is origin for token in self.committed) for origin in Origin}
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        if self.ttft_s is None or self.tokens == self._first:
+            return None
+        return (self.tokens - self._first) / (self.latency_s - self.ttft_s)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.tested if self.tested else None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        return self.tokens / self.steps if self.steps else None
+
+    @property
+    def score(self) -> float | None:
+        return sum(token.logprob for token in self.committed) / self.tokens if self.tokens else None
+
+    @property
+    def other_s(self) -> float:
+        return self.latency_s - self.draft_s - self.verify_s
+
+    def latency_at(self, tokens: int) -> float:
+        """Own-clock seconds until at least `tokens` tokens were committed. Raises ValueError if there are fewer."""
+        at = bisect_left(self.ends, tokens, key=lambda end: end[0])
+        if at == len(self.ends):
+            raise ValueError(f"only {self.tokens} tokens were committed, not {tokens}")
+        return self.ends[at][1]
+
+
+def speed_up(plain: Tally, speculative: Tally) -> float | None:
+    """Plain latency over speculative latency at the same number of tokens: what the shorter answer has so far."""
+    tokens = min(plain.tokens, speculative.tokens)
+    if tokens == 0:
+        return None
+    return plain.latency_at(tokens) / speculative.latency_at(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Lossless:
+    """What the comparison of both answers shows.
+
+    "identical": all ids are equal. "diverged": `position` is the first index that differs and `margin` the target's
+    top-2 logit gap there on the plain path. "same distribution": sampling, where the texts may differ.
+    "incomplete": equal as far as both got, but a path did not finish.
+    """
+
+    verdict: Literal["identical", "diverged", "same distribution", "incomplete"]
+    position: int | None = None
+    margin: float | None = None
+
+
+def lossless(plain: Tally, speculative: Tally, greedy: bool) -> Lossless:
+    """Compare two answers to the same task."""
+    if not greedy:
+        return Lossless("same distribution")
+    for position, (ours, theirs) in enumerate(zip(plain.committed, speculative.committed, strict=False)):
+        if ours.id != theirs.id:
+            return Lossless("diverged", position, ours.margin)
+    if plain.finish is None or speculative.finish is None:
+        return Lossless("incomplete")
+    if plain.tokens != speculative.tokens:
+        position = min(plain.tokens, speculative.tokens)
+        return Lossless(
+            "diverged", position, max(plain, speculative, key=lambda t: t.tokens).committed[position].margin
+        )
+    return Lossless("identical")

@@ -1,0 +1,85 @@
+"""The figures of a race as short texts: the rows of the scoreboard, and the verdict in one sentence."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from specdemo.measure.metrics import Lossless, Tally, speed_up
+
+NONE = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. plain, speculative: a text for each path; joint: one text for both."""
+
+    key: str
+    label: str
+    plain: str = ""
+    speculative: str = ""
+    joint: str = ""
+
+
+def rows(plain: Tally, speculative: Tally) -> list[Row]:
+    """The scoreboard of two paths, most important figure first."""
+    ratio = speed_up(plain, speculative)
+
+    def both(key: str, label: str, text: Callable[[Tally], str]) -> Row:
+        return Row(key, label, text(plain), text(speculative))
+
+    return [
+        Row("speed_up", "Speed-up", joint=_number(ratio, 2, "×")),
+        both("decode_tokens_per_s", "Decode tokens/s", lambda t: _number(t.decode_tokens_per_s, 1)),
+        both("ttft_s", "TTFT", lambda t: _number(t.ttft_s, 2, " s")),
+        both("latency_s", "Latency", lambda t: _number(t.latency_s, 2, " s")),
+        both("tokens", "Tokens", lambda t: str(t.tokens)),
+        both("score", "Score", lambda t: _number(t.score, 3)),
+        Row("acceptance_rate", "Acceptance rate", NONE, _percent(speculative.acceptance_rate)),
+        both("tokens_per_step", "Tokens per step", lambda t: _number(t.tokens_per_step, 2)),
+        Row("time_split", "Draft / verify / other", NONE, _split(speculative)),
+    ]
+
+
+def sentence(verdict: Lossless, dtype: str) -> str:
+    """The losslessness verdict for a person."""
+    match verdict.verdict:
+        case "identical":
+            return "Identical: both paths committed the same token ids."
+        case "same distribution":
+            return "Same distribution: both paths sample from the target's own; their texts may differ."
+        case "incomplete":
+            return "Identical as far as both paths got."
+    near = verdict.margin is not None and verdict.margin <= NEAR_TIE.get(dtype, 0.0)
+    reason = (
+        f"a near-tie within the rounding of {dtype}: kernels for one and for several tokens round differently"
+        if near
+        else f"more than the rounding of {dtype} explains; this would be a fault"
+    )
+    return (
+        f"Diverged at token {(verdict.position or 0) + 1}: the target's two best logits are "
+        f"{_number(verdict.margin, 4)} apart there, {reason}."
+    )
+
+
+# Logits further apart than this are not swapped by rounding. bf16 keeps 8 bits: logits of 16 to 32 come in steps of
+# 0.125, and the hidden states behind them carry about as much again.
+NEAR_TIE = {"bf16": 0.5, "fp32": 1e-3}
+
+
+def time_split(tally: Tally) -> Mapping[str, float]:
+    """Shares of a path's own clock, which sum to 1; empty before the first step."""
+    if tally.latency_s == 0:
+        return {}
+    parts = {"draft": tally.draft_s, "verify": tally.verify_s, "other": tally.other_s}
+    return {name: seconds / tally.latency_s for name, seconds in parts.items()}
+
+
+def _split(tally: Tally) -> str:
+    return " / ".join(_percent(share) for share in time_split(tally).values()) or NONE
+
+
+def _number(value: float | None, digits: int, unit: str = "") -> str:
+    return NONE if value is None else f"{value:.{digits}f}{unit}"
+
+
+def _percent(value: float | None) -> str:
+    return NONE if value is None else f"{value:.0%}"

@@ -1,0 +1,1 @@
+"""Which pairs there are and how they come into memory."""

@@ -1,0 +1,65 @@
+"""What a visitor asks for, checked in one place before anything is loaded or computed."""
+
+from collections.abc import Collection
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from specdemo.config import Dtype, Limits, Mode
+
+
+class RequestError(ValueError):
+    """The request cannot be served; the message is for the person who made it and says what to change."""
+
+
+class RaceRequest(BaseModel):
+    """One race. draft: a directory or model id that replaces the pair's draft; not offered to visitors of a page."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+    prompt: str
+    pair: str = "embedded"
+    draft: str | None = None
+    mode: Mode = "ngram"
+    dtype: Dtype = "auto"
+    max_new_tokens: int = Field(128, ge=1)
+    draft_length: int = Field(4, ge=1)
+    temperature: float = Field(0.0, ge=0, le=10)
+    top_k: int = Field(0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    seed: int = Field(42, ge=0, lt=2**63)
+    chat_template: bool = True
+
+    @field_validator("prompt")
+    @classmethod
+    def _has_text(cls, prompt: str) -> str:
+        if not prompt.strip():
+            raise ValueError("is empty; write something first")
+        return prompt
+
+
+def checked(limits: Limits, pairs: Collection[str], **values: Any) -> RaceRequest:
+    """A request within `limits` for one of `pairs`. Raises RequestError with one line that says what to change."""
+    prompt = values.get("prompt")
+    if isinstance(prompt, str) and len(prompt) > limits.max_prompt_characters:
+        raise RequestError(
+            f"prompt: has {len(prompt):,} characters, at most {limits.max_prompt_characters:,} are read; shorten it"
+        )
+    try:
+        request = RaceRequest(**values)
+    except ValidationError as error:
+        raise RequestError("; ".join(map(_plain_words, error.errors()))) from None
+    if request.pair not in pairs:
+        raise RequestError(f"pair: there is no {request.pair[:80]!r}; choose one of {', '.join(pairs)}")
+    for name, most in (
+        ("max_new_tokens", limits.max_new_tokens),
+        ("draft_length", limits.max_draft_length),
+    ):
+        if getattr(request, name) > most:
+            raise RequestError(f"{name}: {getattr(request, name)} is more than the {most} allowed here; lower it")
+    return request
+
+
+def _plain_words(error: Any) -> str:
+    where = ".".join(map(str, error["loc"]))
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,47 @@
+"""A race in the terminal: both answers side by side, tokens coloured by origin, the scoreboard below."""
+
+from collections.abc import Iterable
+
+from rich.columns import Columns
+from rich.console import Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from specdemo.engine.types import Origin
+from specdemo.measure.scoreboard import rows, sentence
+from specdemo.run import PATHS, Run
+
+# Colour and a second cue, so that the origins can be told apart without colour.
+STYLES = {Origin.TARGET: "", Origin.DRAFT: "green underline", Origin.NGRAM: "magenta italic underline"}
+
+
+def show(run: Run) -> None:
+    """Run the race to its end and draw it as it goes."""
+    answers = {name: Text() for name in PATHS}
+    with Live(refresh_per_second=8) as live:
+        for name, step in run:
+            pieces = run.trace.pieces[name][-len(step.tokens) :] if step.tokens else []
+            for piece, token in zip(pieces, step.tokens, strict=True):
+                # A model's text is drawn as it is: no markup, and no control character that moves the cursor.
+                answers[name].append(_visible(piece), STYLES[token.origin] if name == "speculative" else "")
+            live.update(_picture(run, answers))
+        live.update(_picture(run, answers))
+
+
+def _picture(run: Run, answers: dict[str, Text]) -> Group:
+    panes = Columns([Panel(answers[name], title=name, width=58) for name in PATHS])
+    table = Table("figure", *PATHS, box=None, pad_edge=False)
+    for row in rows(*run.tallies.values()):
+        table.add_row(row.label, row.plain, row.joint or row.speculative)
+    return Group(panes, _legend(), table, Text(sentence(run.lossless, run.loaded.dtype)))
+
+
+def _legend() -> Text:
+    parts: Iterable[tuple[str, str]] = [(f" {origin} ", STYLES[origin]) for origin in Origin]
+    return Text.assemble("speculative tokens by origin: ", *parts)
+
+
+def _visible(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)

@@ -1,0 +1,1 @@
+"""The page. It imports no torch: the models are met on the device's thread only."""

@@ -1,0 +1,50 @@
+"""The whole page, and how it is served."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+# Nothing of this page is to be asked of, or told to, another machine; Gradio reads this when it is imported.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+import gradio as gr  # noqa: E402
+
+from specdemo.config import Settings  # noqa: E402
+from specdemo.ui.race_tab import RaceTab  # noqa: E402
+from specdemo.ui.texts import text  # noqa: E402
+from specdemo.ui.warmup import Warmup  # noqa: E402
+
+FONT = ["system-ui", "sans-serif"]  # fonts that are on the visitor's machine: nothing is fetched
+MONO = ["ui-monospace", "monospace"]
+TEMPORARY_S = 3600  # saved races are kept so long
+HOUSEKEEPING = (TEMPORARY_S, TEMPORARY_S)
+
+
+def build(settings: Settings, draft: str | None = None) -> gr.Blocks:
+    """The page as Blocks, its warm-up already begun. draft: a local draft that replaces the pair's own."""
+    warmup = Warmup(settings.defaults.pair, settings.defaults.dtype, draft)
+    with gr.Blocks(title=text("title"), delete_cache=HOUSEKEEPING, analytics_enabled=False) as page:
+        gr.Markdown(f"# {text('title')}\n{text('subtitle')}")
+        with gr.Tabs(), gr.Tab(text("race"), id="race"):
+            RaceTab(settings, warmup, draft).build()
+    return page.queue(max_size=settings.queue.max_size, default_concurrency_limit=1)
+
+
+def launch(settings: Settings, host: str, port: int, draft: str | None = None, **options: Any) -> None:
+    """Serve the page until the process ends; `options` go to gr.Blocks.launch."""
+    build(settings, draft).launch(**serving(host, port) | options)
+
+
+def serving(host: str, port: int) -> dict[str, Any]:
+    """How the page is served, here and in the tests: private, offline, errors in our own words only."""
+    return {
+        "server_name": host,
+        "server_port": port,
+        "theme": gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=FONT, font_mono=MONO),
+        "show_error": False,
+        "ssr_mode": False,
+        "run_history": False,
+        "enable_monitoring": False,
+        "footer_links": ["api"],
+    }

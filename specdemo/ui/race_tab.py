@@ -1,0 +1,212 @@
+"""The Race tab: one prompt, two paths, one picture; and the same race as API endpoints."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from threading import Event as Flag
+from time import monotonic, sleep
+from typing import Any
+
+import gradio as gr
+
+from specdemo.config import Settings
+from specdemo.models.pairs import PAIRS
+from specdemo.ui import events
+from specdemo.ui.charts import CHARTS, blank, plots
+from specdemo.ui.show import Show
+from specdemo.ui.stage import line, stage
+from specdemo.ui.texts import EXAMPLES, text
+from specdemo.ui.warmup import Warmup
+
+CHARTS_EVERY_S = 0.4
+DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}  # one race at a time; the others queue
+
+
+class RaceTab:
+    """Handlers of the tab. draft: a local draft that replaces the pair's own, chosen by whoever serves the page."""
+
+    def __init__(self, settings: Settings, warmup: Warmup, draft: str | None) -> None:
+        self.settings = settings
+        self.warmup = warmup
+        self.draft = draft
+        self._running: dict[str, Flag] = {}  # by browser session: how Stop reaches the race of its own page
+
+    def modes(self) -> list[tuple[str, str]]:
+        """The modes that some served pair can run, as (words, name)."""
+        drafted = self.draft is not None or any(PAIRS[name].draft for name in self.settings.pairs)
+        return [(text(f"mode_{name}"), name) for name in ("ngram", "chain") if name != "chain" or drafted]
+
+    def show(self, **values: Any) -> Show:
+        return Show(values, self.settings, self.warmup, self.draft)
+
+    def on_page(self, request: gr.Request, *values: Any) -> Iterator[list[Any]]:
+        """Yields the outputs of the page: the stage's log, the charts, the button that saves the trace."""
+        show = self.show(**dict(zip(FIELDS, values, strict=True)))
+        visitor = str(request.session_hash)
+        self._running[visitor] = show.cancelled
+        log, drawn = "", monotonic()
+        charts: list[Any] = blank()
+        try:
+            for news in show.frames():
+                log += "".join(map(line, news))
+                if show.curves and monotonic() - drawn > CHARTS_EVERY_S:
+                    charts, drawn = show.curves.frames(), monotonic()
+                yield [log if news else gr.skip(), *charts, gr.skip()]
+                charts = [gr.skip()] * len(CHARTS)
+            if show.run and show.curves:
+                yield from self._parting(show)
+        finally:
+            self._running.pop(visitor, None)
+
+    def _parting(self, show: Show) -> Iterator[list[Any]]:
+        """The last frame: whole charts, and the trace as a file, which Gradio copies while it is yielded."""
+        from specdemo.measure.trace import write
+
+        assert show.run and show.curves
+        folder = Path(mkdtemp())
+        try:
+            write(show.run.trace, folder / "race.json")
+            button = gr.DownloadButton(value=folder / "race.json", interactive=True)
+            yield [gr.skip(), *show.curves.frames(), button]
+        finally:
+            shutil.rmtree(folder)
+
+    def on_stop(self, request: gr.Request) -> None:
+        """Ask this page's race to end, and give it time to say its last words before its event is cancelled."""
+        visitor = str(request.session_hash)
+        if flag := self._running.get(visitor):
+            flag.set()
+        for _ in range(40):
+            if visitor not in self._running:
+                return
+            sleep(0.05)
+
+    def race(
+        self,
+        prompt: str,
+        mode: str = "ngram",
+        dtype: str = "auto",
+        draft_length: int = 4,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 42,
+        chat_template: bool = True,
+        pair: str = "embedded",
+    ) -> Iterator[list[dict]]:
+        """Race the plain and the speculative path over a prompt; streams lists of events as they happen.
+
+        Events are JSON objects; "e" is their kind: start, status, step (one target pass of one path, its tokens with
+        their origins), figures, verdict, end, error. An error event says what to change and is the last one.
+        """
+        values = {name: value for name, value in locals().items() if name != "self"}
+        for news in self.show(**values).frames():
+            if news:
+                yield news
+
+    def race_once(
+        self,
+        prompt: str,
+        mode: str = "ngram",
+        dtype: str = "auto",
+        draft_length: int = 4,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 42,
+        chat_template: bool = True,
+        pair: str = "embedded",
+    ) -> dict:
+        """Race the plain and the speculative path over a prompt; returns both answers and all figures at the end."""
+        values = {name: value for name, value in locals().items() if name != "self"}
+        show = self.show(**values)
+        last = [news for news in show.frames() if news][-1][-1]
+        if last["e"] == "error":
+            raise gr.Error(last["text"], print_exception=False)
+        assert show.run
+        return show.run.result()
+
+    def build(self) -> None:
+        """Lay the tab out; call it inside gr.Blocks."""
+        defaults, limits = self.settings.defaults, self.settings.limits
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=3, min_width=320):
+                prompt = gr.Textbox(
+                    label=text("prompt"),
+                    placeholder=text("prompt_placeholder"),
+                    lines=3,
+                    max_lines=8,
+                    autofocus=True,
+                    elem_id="prompt",
+                )
+                gr.Examples(EXAMPLES, prompt, label=text("examples"))
+            with gr.Column(scale=1, min_width=180):
+                run = gr.Button(text("run"), variant="primary", size="lg", elem_id="run")
+                stop = gr.Button(text("stop"), variant="stop", size="lg", elem_id="stop")
+                save = gr.DownloadButton(text("save"), size="sm", interactive=False, elem_id="save")
+        fields = [prompt, *self._settings(defaults, limits)]
+        theatre = stage(events.opening(defaults.mode), elem_id="stage")
+        charts = plots()
+        started = gr.on(
+            [run.click, prompt.submit],
+            self.on_page,
+            fields,
+            [theatre, *charts, save],
+            show_progress="minimal",
+            show_progress_on=[theatre],
+            api_visibility="private",
+            trigger_mode="once",
+            **DEVICE,
+        )
+        stop.click(self.on_stop, queue=False, show_progress="hidden", api_visibility="private").then(
+            None, cancels=[started], queue=False
+        )
+        gr.api(self.race, api_name="race", **DEVICE)
+        gr.api(self.race_once, api_name="race_once", **DEVICE)
+
+    def _settings(self, defaults: Any, limits: Any) -> list[gr.components.Component]:
+        with gr.Accordion(text("settings"), open=False):
+            with gr.Row():
+                pair = gr.Dropdown(
+                    [(PAIRS[name].title, name) for name in self.settings.pairs],
+                    value=defaults.pair,
+                    label=text("pair"),
+                )
+                mode = gr.Dropdown(self.modes(), value=defaults.mode, label=text("mode"))
+                dtype = gr.Radio(
+                    ["auto", "bf16", "fp32"],
+                    value=defaults.dtype,
+                    label=text("dtype"),
+                    info=text("dtype_info"),
+                )
+            with gr.Row():
+                tokens = gr.Slider(
+                    16, limits.max_new_tokens, defaults.max_new_tokens, step=1, label=text("max_new_tokens")
+                )
+                length = gr.Slider(
+                    1,
+                    limits.max_draft_length,
+                    defaults.draft_length,
+                    step=1,
+                    label=text("draft_length"),
+                    info=text("draft_length_info"),
+                )
+                seed = gr.Number(42, precision=0, minimum=0, label=text("seed"))
+            with gr.Row():
+                temperature = gr.Slider(0, 2, 0, step=0.05, label=text("temperature"), info=text("temperature_info"))
+                top_p = gr.Slider(0.05, 1, 1, step=0.05, label=text("top_p"), info=text("top_p_info"))
+                top_k = gr.Slider(0, 200, 0, step=1, label=text("top_k"), info=text("top_k_info"))
+                chat = gr.Checkbox(True, label=text("chat_template"), info=text("chat_template_info"))
+        return [pair, mode, dtype, tokens, length, seed, temperature, top_p, top_k, chat]
+
+
+# The request's fields in the order of the components above.
+FIELDS = (
+    "prompt", "pair", "mode", "dtype", "max_new_tokens", "draft_length",
+    "seed", "temperature", "top_p", "top_k", "chat_template",
+)  # fmt: skip

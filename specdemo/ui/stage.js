@@ -1,0 +1,383 @@
+// The script of the stage. Gradio calls it once per mount with (element, props, watch); stage.py puts
+// STYLE and TEXTS in front of it. props.value is a log of JSON lines which only grows; "e" says what a line is:
+//
+//   idle, start  {labels, scoreboard: [{key, label, definition}], legend, strings}   clears the stage
+//   step         {path, i, at, seconds, draft_s, verify_s, tokens: [{text, origin, logprob}],
+//                 nodes: [{text, origin, p, q, outcome}]}                            times in seconds
+//   figures      {values: {key: {plain, speculative} or {joint}}}                    ready-made strings
+//   status, error {text}        verdict {kind, text}        end {finish: {path: reason}, text}
+//
+// Everything is drawn with createElement and textContent: no text of a line is ever parsed as HTML.
+// Longer than the house's 300 lines: Gradio takes a script as the body of one function.
+
+const PATHS = ["plain", "speculative"];
+const ORIGINS = ["draft", "ngram", "target"];
+const VERDICTS = { identical: "\u2713", diverged: "\u2260", "same distribution": "\u2248", incomplete: "\u2026" };
+
+// What outlives a mount: a tab switch builds the stage anew, and the switch should stay as it was.
+const remembered = (window.specdemoStage ??= { rejected: false, mounts: 0 });
+const uid = `specdemo-stage-${++remembered.mounts}`;
+const root = element.querySelector(".specdemo-stage");
+const sources = new WeakMap(); // a drawn token or node -> {step, token, node}
+let texts = TEXTS;
+let legend = {};
+let chosen = null; // the selected token or node: {pane, mark}
+
+// --- small tools -------------------------------------------------------------------------------
+
+function make(tag, className = "", text = "") {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== "") made.textContent = text;
+  return made;
+}
+
+function within(parent, tag, className, text) {
+  return parent.appendChild(make(tag, className, text));
+}
+
+// Control characters have no shape of their own; their pictures show that they are there.
+function shown(text) {
+  return String(text ?? "").replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g,
+    (char) => String.fromCharCode(0x2400 + char.charCodeAt(0))).replace(/\u007f/g, "\u2421");
+}
+
+// In a table the white space at the edges of a token matters as much as its letters.
+function edged(text) {
+  return shown(text).replace(/\n/g, "\u21b5").replace(/\t/g, "\u21e5").replace(/\r/g, "\u240d")
+    .replace(/^ +| +$/g, (spaces) => "\u2423".repeat(spaces.length));
+}
+
+function fixed(number, digits, unit = "") {
+  if (typeof number !== "number" || !Number.isFinite(number)) return "\u2013";
+  return number.toFixed(digits).replace("-", "\u2212") + unit;
+}
+
+// --- the frame, built once per mount -------------------------------------------------------------
+
+function buildPane(parent, path) {
+  const box = within(parent, "div", `pane ${path}`);
+  const head = within(box, "div", "pane-head");
+  const pane = { path, box, title: within(head, "div", "pane-title"), state: within(head, "div", "pane-state") };
+  pane.body = within(box, "div", "pane-body");
+  pane.body.tabIndex = 0;
+  pane.body.setAttribute("role", "region");
+  pane.body.addEventListener("click", (event) => {
+    const mark = event.target.closest(".token, .node");
+    if (mark && window.getSelection().isCollapsed) openDetails(pane, mark);
+  });
+  pane.body.addEventListener("keydown", (event) => onPaneKey(pane, event));
+  return pane;
+}
+
+function buildFrame() {
+  const bar = within(root, "div", "bar");
+  const frame = { legend: within(bar, "div", "legend"), bar };
+  const label = within(bar, "label", "switch");
+  frame.rejected = within(label, "input");
+  frame.rejected.type = "checkbox";
+  frame.rejected.checked = remembered.rejected;
+  frame.rejectedText = within(label, "span");
+  frame.rejected.addEventListener("change", showRejected);
+  frame.status = within(root, "div", "status");
+  const main = within(root, "div", "main");
+  frame.panes = Object.fromEntries(PATHS.map((path) => [path, buildPane(main, path)]));
+  frame.board = within(main, "div", "board");
+  frame.table = within(frame.board, "table");
+  frame.verdict = within(frame.board, "p", "verdict");
+  frame.summary = within(root, "p", "summary");
+  frame.summary.setAttribute("aria-live", "polite");
+  frame.details = within(root, "section", "details");
+  const head = within(frame.details, "div", "details-head");
+  frame.detailsTitle = within(head, "div", "details-title");
+  frame.detailsTitle.setAttribute("aria-live", "polite"); // speaks only when the reader opens a step
+  frame.close = within(head, "button", "close");
+  frame.close.type = "button";
+  frame.close.addEventListener("click", closeDetails);
+  frame.detailsBody = within(frame.details, "div");
+  frame.tip = within(root, "div", "tip");
+  frame.tip.id = `${uid}-tip`;
+  frame.tip.setAttribute("role", "tooltip");
+  frame.tip.hidden = true;
+  frame.tip.addEventListener("pointerleave", hideTip);
+  root.addEventListener("keydown", onEscape);
+  return frame;
+}
+
+function showRejected() {
+  remembered.rejected = frame.rejected.checked;
+  following(Object.values(frame.panes), () => root.classList.toggle("with-rejected", remembered.rejected));
+}
+
+// --- a run begins --------------------------------------------------------------------------------
+
+function begin(event, running) {
+  texts = { ...TEXTS, ...event.strings };
+  legend = event.legend ?? {};
+  for (const path of PATHS) clearPane(frame.panes[path], event.labels?.[path] ?? path, running);
+  frame.rejectedText.textContent = texts.show_rejected;
+  frame.legend.replaceChildren();
+  const origins = ORIGINS.filter((origin) => legend[origin]);
+  if (origins.length) within(frame.legend, "span", "legend-title", texts.written_by);
+  for (const origin of origins) within(frame.legend, "span", `sample ${origin}`, shown(legend[origin]));
+  drawBoard(event.scoreboard ?? [], event.labels ?? {});
+  say("", false);
+  frame.verdict.replaceChildren();
+  frame.summary.textContent = "";
+  frame.details.setAttribute("aria-label", texts.details);
+  frame.close.textContent = texts.close;
+  closeDetails();
+  hideTip();
+}
+
+function clearPane(pane, label, running) {
+  Object.assign(pane, { label: shown(label), count: 0, fresh: new DocumentFragment() });
+  pane.title.textContent = pane.label;
+  pane.body.setAttribute("aria-label", pane.label);
+  pane.box.dataset.state = running ? "running" : "idle";
+  pane.reason = running ? texts.running : "";
+  pane.body.replaceChildren();
+  if (!running) within(pane.body, "p", "hint", texts.hint);
+}
+
+function drawBoard(rows, labels) {
+  frame.cells = new Map();
+  frame.table.replaceChildren();
+  frame.board.hidden = rows.length === 0;
+  const head = within(within(frame.table, "thead"), "tr");
+  for (const text of [texts.figure, ...PATHS.map((path) => labels[path] ?? path)]) {
+    within(head, "th", "", shown(text)).scope = "col";
+  }
+  const body = within(frame.table, "tbody");
+  for (const row of rows) {
+    const line = within(body, "tr");
+    const name = within(line, "th");
+    name.scope = "row";
+    name.append(row.definition ? definedTerm(row) : make("span", "", shown(row.label)));
+    frame.cells.set(row.key, Object.fromEntries(PATHS.map((path) => [path, within(line, "td", path, "\u2013")])));
+  }
+}
+
+// --- a run goes on -------------------------------------------------------------------------------
+
+function drawStep(step) {
+  const pane = frame.panes[step.path];
+  if (!pane) return;
+  const group = within(pane.fresh, "span", "step");
+  const tokens = step.tokens ?? [];
+  for (const token of tokens) {
+    const origin = ORIGINS.includes(token.origin) ? token.origin : "target";
+    sources.set(within(group, "span", `token ${origin}`, shown(token.text)), { step, token });
+  }
+  pane.count += tokens.length;
+  // What was drafted in vain stood where the target then wrote its own token.
+  const own = tokens.at(-1)?.origin === "target" ? group.lastChild : null;
+  for (const node of step.nodes ?? []) {
+    if (node.outcome === "accepted") continue;
+    const struck = make("del", `node ${node.outcome === "rejected" ? "rejected" : "untested"}`, shown(node.text));
+    sources.set(struck, { step, node });
+    group.insertBefore(struck, own);
+  }
+}
+
+function fillFigures(values) {
+  for (const [key, value] of Object.entries(values ?? {})) {
+    const cells = frame.cells.get(key);
+    if (!cells) continue;
+    const joint = value.joint !== undefined;
+    cells.plain.hidden = joint; // one value for both paths takes both columns
+    cells.speculative.colSpan = joint ? 2 : 1;
+    for (const path of PATHS) {
+      const text = shown((joint ? value.joint : value[path]) ?? "\u2013");
+      if (cells[path].textContent !== text) cells[path].textContent = text;
+    }
+  }
+}
+
+function say(text, isError) {
+  frame.status.classList.toggle("error", isError);
+  if (isError) frame.status.setAttribute("role", "alert");
+  else frame.status.removeAttribute("role");
+  frame.status.textContent = shown(text);
+}
+
+function drawVerdict(event) {
+  frame.verdict.dataset.kind = Object.hasOwn(VERDICTS, event.kind) ? event.kind : "incomplete";
+  frame.verdict.replaceChildren(make("span", "glyph", VERDICTS[frame.verdict.dataset.kind]));
+  frame.verdict.firstChild.setAttribute("aria-hidden", "true");
+  within(frame.verdict, "span", "", shown(event.text));
+}
+
+function finish(event) {
+  for (const path of PATHS) {
+    const reason = event.finish?.[path];
+    frame.panes[path].box.dataset.state = "finished";
+    frame.panes[path].reason = reason ? shown(texts[`finish_${reason}`] ?? reason) : "";
+  }
+  frame.summary.textContent = shown(event.text);
+}
+
+// Panes that stood at their end still do after the change; one where the reader scrolled up stays put.
+function following(panes, change) {
+  const ends = panes.map(({ body }) => body.scrollHeight - body.scrollTop - body.clientHeight < 24);
+  change();
+  panes.forEach(({ body }, at) => { if (ends[at]) body.scrollTop = body.scrollHeight; });
+}
+
+// One insertion and one layout per update, however many tokens came.
+function showFresh() {
+  const panes = Object.values(frame.panes).filter((pane) => pane.fresh.firstChild);
+  if (panes.length) following(panes, () => panes.forEach((pane) => pane.body.append(pane.fresh)));
+  for (const pane of Object.values(frame.panes)) {
+    const state = [pane.count ? `${pane.count} ${texts.tokens}` : "", pane.reason].filter(Boolean).join(" \u00b7 ");
+    if (pane.state.textContent !== state) pane.state.textContent = state;
+  }
+}
+
+// --- the details of a step -----------------------------------------------------------------------
+
+function choose(pane, mark) {
+  chosen?.mark.classList.remove("selected");
+  mark?.classList.add("selected");
+  chosen = mark && { pane, mark };
+}
+
+function openDetails(pane, mark) {
+  choose(pane, mark);
+  const { step, token, node } = sources.get(mark);
+  const title = [`${texts.step} ${step.i}`, pane.label, `\u201c${edged((token ?? node).text)}\u201d`];
+  frame.details.hidden = false;
+  frame.detailsTitle.textContent = title.join(" \u00b7 ");
+  frame.detailsBody.replaceChildren(facts(step, token), nodeTable(step, node));
+}
+
+function closeDetails() {
+  if (frame.details.contains(document.activeElement)) chosen?.pane.body.focus();
+  frame.details.hidden = true;
+  choose(null, null);
+}
+
+function facts(step, token) {
+  const list = make("dl", "facts");
+  const other = Math.max(0, step.seconds - (step.draft_s ?? 0) - (step.verify_s ?? 0));
+  const rows = [
+    ...(token ? [[texts.origin, legend[token.origin] ?? token.origin], [texts.logprob, fixed(token.logprob, 3)]] : []),
+    [texts.own_clock, fixed(step.at, 3, " s")], [texts.took, fixed(step.seconds * 1e3, 1, " ms")],
+    [texts.draft, fixed((step.draft_s ?? 0) * 1e3, 1, " ms")],
+    [texts.verify, fixed((step.verify_s ?? 0) * 1e3, 1, " ms")], [texts.other, fixed(other * 1e3, 1, " ms")],
+  ];
+  for (const [name, value] of rows) {
+    const pair = within(list, "div");
+    within(pair, "dt", "", name);
+    within(pair, "dd", "", shown(value));
+  }
+  return list;
+}
+
+function nodeTable(step, picked) {
+  const nodes = step.nodes ?? [];
+  if (!nodes.length) return make("p", "none", texts.nothing_drafted);
+  const scroller = make("div", "scroller");
+  scroller.tabIndex = 0;
+  scroller.setAttribute("role", "group");
+  scroller.setAttribute("aria-label", texts.drafted);
+  const table = within(scroller, "table");
+  const head = within(within(table, "thead"), "tr");
+  const kinds = { token: "", drafted_by: "", p: "number", q: "number", outcome: "outcome" };
+  for (const [key, kind] of Object.entries(kinds)) within(head, "th", kind, texts[key]).scope = "col";
+  const body = within(table, "tbody");
+  for (const node of nodes) {
+    const row = within(body, "tr", node === picked ? "picked" : "");
+    within(row, "td", "token-text", edged(node.text));
+    within(row, "td", "", shown(legend[node.origin] ?? node.origin));
+    within(row, "td", "number", fixed(node.p, 3));
+    within(row, "td", "number", fixed(node.q, 3));
+    within(row, "td", "outcome", texts[node.outcome] ?? shown(node.outcome)).dataset.outcome = node.outcome;
+  }
+  return scroller;
+}
+
+// Arrows walk over the tokens of the focused pane; those without text of their own are passed over.
+function onPaneKey(pane, event) {
+  const at = chosen?.pane === pane ? chosen.mark : null;
+  if (event.key === "Enter" && at) return openDetails(pane, at);
+  const ahead = event.key === "ArrowRight";
+  if (!ahead && event.key !== "ArrowLeft") return;
+  event.preventDefault();
+  const marks = [...pane.body.querySelectorAll(root.matches(".with-rejected") ? ".token, .node" : ".token")]
+    .filter((mark) => mark.textContent);
+  const next = at ? marks[marks.indexOf(at) + (ahead ? 1 : -1)] : marks.at(ahead ? 0 : -1);
+  if (!next) return;
+  if (frame.details.hidden) choose(pane, next);
+  else openDetails(pane, next);
+  next.scrollIntoView({ block: "nearest" });
+}
+
+function onEscape(event) {
+  if (event.key !== "Escape") return;
+  if (frame.tip.hidden) closeDetails();
+  else hideTip();
+}
+
+// --- definitions: on hover, on focus and on touch --------------------------------------------------
+
+function definedTerm(row) {
+  const term = make("button", "term", shown(row.label));
+  term.type = "button";
+  term.setAttribute("aria-describedby", frame.tip.id);
+  const show = () => showTip(term, row.definition);
+  for (const type of ["pointerenter", "focus", "click"]) term.addEventListener(type, show);
+  term.addEventListener("blur", hideTip);
+  term.addEventListener("pointerleave", (event) => { if (event.relatedTarget !== frame.tip) hideTip(); });
+  return term;
+}
+
+function showTip(term, definition) {
+  frame.tip.textContent = shown(definition);
+  frame.tip.hidden = false;
+  const [at, here] = [term.getBoundingClientRect(), root.getBoundingClientRect()];
+  frame.tip.style.top = `${at.bottom - here.top}px`;
+  frame.tip.style.left = `${Math.max(0, Math.min(at.left - here.left, here.width - frame.tip.offsetWidth))}px`;
+}
+
+function hideTip() {
+  frame.tip.hidden = true;
+}
+
+// --- the log ---------------------------------------------------------------------------------------
+
+const HANDLERS = {
+  idle: (event) => begin(event, false), start: (event) => begin(event, true), step: drawStep, verdict: drawVerdict,
+  figures: (event) => fillFigures(event.values), status: (event) => say(event.text, false),
+  error: (event) => say(event.text, true), end: finish,
+};
+
+let seen = "";
+let offset = 0;
+
+function read() {
+  const log = typeof props.value === "string" ? props.value : "";
+  if (!log.startsWith(seen)) {
+    offset = 0; // another log, not a longer one
+    begin({}, false);
+  }
+  seen = log;
+  for (let stop; (stop = log.indexOf("\n", offset)) >= 0; offset = stop + 1) {
+    try {
+      const event = JSON.parse(log.slice(offset, stop));
+      HANDLERS[event.e]?.(event);
+    } catch (problem) {
+      console.warn("stage: a line was skipped:", problem); // the lines after it may still be sound
+    }
+  }
+  showFresh();
+}
+
+const sheet = document.getElementById("specdemo-stage-style") ?? document.head.appendChild(make("style"));
+sheet.id = "specdemo-stage-style";
+sheet.textContent = STYLE;
+const frame = buildFrame();
+begin({}, false);
+showRejected();
+read();
+watch("value", read);

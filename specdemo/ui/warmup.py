@@ -1,0 +1,39 @@
+"""Getting ready behind the page: fetch what is missing, load the default pair, and say how far it is."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+from specdemo import device
+from specdemo.config import Dtype
+from specdemo.models import embedded
+from specdemo.ui.texts import text
+
+
+class Warmup:
+    """Starts at once on a thread of its own that ends by itself. `words` says what is going on, "" when ready."""
+
+    def __init__(self, pair: str, dtype: Dtype, draft: str | None) -> None:
+        self.words = text("loading")
+        self._load = (pair, dtype, draft)
+        self._thread = Thread(target=self._work, name="warmup", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            embedded.fetch(self._tell)
+            self.words = text("loading")
+            device.submit(self._load_pair)
+            self.words = ""
+        except Exception as error:  # told on the page; a race tries again and reports its own failure
+            self.words = str(error)
+
+    def _tell(self, stage: str, done: float) -> None:
+        self.words = f"{stage}: {done:.0%}"
+
+    def _load_pair(self) -> None:
+        from specdemo.request import RaceRequest
+        from specdemo.run import load_for
+
+        pair, dtype, draft = self._load
+        load_for(RaceRequest(prompt="-", pair=pair, dtype=dtype, draft=draft))

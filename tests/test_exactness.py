@@ -1,0 +1,244 @@
+"""Sampling is lossless, exactly: the real loop driven through every branch of its randomness.
+
+All randomness goes through Randomness.uniform and .choose. `Script` replaces both by a walk over a tree of outcomes
+with exact probabilities, so the distribution of the answer is computed, not estimated. The mutants at the end are the
+well-known mistakes; each must be caught.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import Table
+
+from specdemo.engine import verify as verify_module
+from specdemo.engine.decode import plain, speculative
+from specdemo.engine.drafters import ChainDraft, Draft, NgramLookup
+from specdemo.engine.sampling import distribution
+from specdemo.engine.types import Origin, Sampling, Task
+
+SAMPLING = Sampling(temperature=0.7, top_p=0.9)
+
+
+class Script:
+    """One walk: follows `choices`, then takes the first branch everywhere; remembers what else it could have done."""
+
+    def __init__(self, choices):
+        self.choices, self.taken, self.open = list(choices), [], []
+        self.probability = 1.0
+
+    def branch(self, weights):
+        options = [(i, w) for i, w in enumerate(weights) if w > 0]
+        at = len(self.taken)
+        pick = self.choices[at] if at < len(self.choices) else options[0][0]
+        if at >= len(self.choices):
+            self.open += [self.taken + [i] for i, _ in options[1:]]
+        self.taken = [*self.taken, pick]
+        self.probability *= weights[pick] / sum(w for _, w in options)
+        return pick
+
+    def uniform(self):
+        return Uniform(self)
+
+    def choose(self, probs):
+        return self.branch(probs.tolist())
+
+
+class Uniform:
+    """A uniform number known only by what it was compared with: an interval that each comparison cuts."""
+
+    def __init__(self, script):
+        self.script, self.low, self.high = script, 0.0, 1.0
+
+    def __mul__(self, scale):
+        return Scaled(self, scale)
+
+    def below(self, limit):
+        limit = min(max(limit, self.low), self.high)
+        yes = self.script.branch([self.high - limit, limit - self.low])
+        self.low, self.high = (self.low, limit) if yes else (limit, self.high)
+        return bool(yes)
+
+
+class Scaled:
+    def __init__(self, uniform, scale):
+        self.uniform, self.scale = uniform, scale
+
+    def __lt__(self, other):
+        return self.uniform.below(other / self.scale)
+
+
+def exact(answer):
+    """The exact distribution of answer(script), over every branch."""
+    outcomes, pending = defaultdict(float), [[]]
+    while pending:
+        script = Script(pending.pop())
+        outcome = answer(script)
+        outcomes[outcome] += script.probability
+        pending += script.open
+    assert sum(outcomes.values()) == pytest.approx(1, abs=1e-12)
+    return outcomes
+
+
+def distance(left, right):
+    return max(abs(left.get(key, 0) - right.get(key, 0)) for key in left.keys() | right.keys())
+
+
+def task(tokens, eos=frozenset(), prompt=(0, 1)):
+    return Task(prompt, tokens, frozenset(eos), SAMPLING)
+
+
+def ids(steps):
+    return tuple(token.id for step in steps for token in step.tokens)
+
+
+def reference(vocabulary, job):
+    expected = exact(lambda script: ids(plain(Table(vocabulary, 1), job, script)))
+    assert len(expected) > 4, "a target that is sure of itself would hide every mistake"
+    return expected
+
+
+def by_chain(vocabulary, job, length, draft_vocabulary=None, sampling=SAMPLING):
+    shared = draft_vocabulary or vocabulary
+
+    def answer(script):
+        drafter = ChainDraft(Table(shared, 2), vocabulary, shared, sampling, script)
+        return ids(speculative(Table(vocabulary, 1), drafter, job, length, script))
+
+    return exact(answer)
+
+
+def test_plain_is_the_product_of_the_targets_distributions():
+    job, table = task(2), Table(3, 1)
+    expected = {}
+    for first in range(3):
+        for second in range(3):
+            p = distribution(table.logits(job.prompt)[None], SAMPLING)[0, first]
+            p = p * distribution(table.logits((*job.prompt, first))[None], SAMPLING)[0, second]
+            expected[first, second] = float(p)
+    assert distance(reference(3, job), expected) < 1e-12
+
+
+# The first token is the target's own and one place is kept for its last, so a draft of n needs n + 2 tokens.
+@pytest.mark.parametrize(("vocabulary", "length"), [(5, 1), (3, 2), (2, 3)])
+def test_chain_is_lossless(vocabulary, length):
+    job = task(length + 2)
+    assert distance(by_chain(vocabulary, job, length), reference(vocabulary, job)) < 1e-12
+
+
+def test_chain_is_lossless_with_end_of_text_inside_the_draft():
+    job = task(4, eos={2})
+    assert distance(by_chain(3, job, 2), reference(3, job)) < 1e-12
+
+
+def test_chain_is_lossless_with_a_draft_of_fewer_ids():
+    assert distance(by_chain(4, task(3), 1, draft_vocabulary=3), reference(4, task(3))) < 1e-12
+
+
+def test_chain_is_lossless_with_other_processors_on_the_draft():
+    got = by_chain(3, task(4), 2, sampling=Sampling(temperature=1.5, top_k=2))
+    assert distance(got, reference(3, task(4))) < 1e-12
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_ngram_lookup_is_lossless(length):
+    job = task(length + 2, prompt=(0, 1, 2, 0, 1))
+    got = exact(lambda script: ids(speculative(Table(3, 1), NgramLookup(2, 1), job, length, script)))
+    assert distance(got, reference(3, job)) < 1e-12
+
+
+class TwoChildren:
+    """A tree drafter: two children of the root without replacement, and one child of the first of them."""
+
+    cache_bytes = 0
+
+    def __init__(self, script, order=lambda children: children):
+        self.script, self.table, self.order = script, Table(3, 2), order
+
+    def begin(self, prompt):
+        pass
+
+    def q(self, prefix):
+        return distribution(self.table.logits(tuple(prefix))[None], Sampling(temperature=1))[0]
+
+    def propose(self, tokens, budget):
+        q = self.q(tokens)
+        first = self.script.choose(q)
+        rest = q.clone()
+        rest[first] = 0
+        children = self.order([(first, q), (self.script.choose(rest), q)])
+        deeper = self.q([*tokens, children[0][0]])
+        tokens = [children[0][0], children[1][0], self.script.choose(deeper)]
+        return Draft(tuple(tokens), (-1, -1, 0), (Origin.DRAFT,) * 3, torch.stack([q, q, deeper]), (None,) * 3)
+
+
+def verify_tree(script, drafter):
+    """One verification of a tree, and plain sampling for what it left open: always two tokens."""
+    target = Table(3, 1)
+    prompt = (0, 1)
+    draft = drafter.propose(prompt, 3)
+    prefixes = [prompt] + [
+        prompt + ((draft.tokens[0],) if draft.parents[i] == 0 else ()) + (draft.tokens[i],) for i in range(3)
+    ]
+    logits = torch.stack([target.logits(prefix) for prefix in prefixes])
+    verdict = verify_module.verify(draft, logits, SAMPLING, script)
+    answer = [*(draft.tokens[i] for i in verdict.path), verdict.token][:2]
+    while len(answer) < 2:
+        answer.append(script.choose(distribution(target.logits((*prompt, *answer))[None], SAMPLING)[0]))
+    return tuple(answer)
+
+
+def test_a_tree_of_sampled_children_is_lossless():
+    got = exact(lambda script: verify_tree(script, TwoChildren(script)))
+    assert distance(got, reference(3, task(2))) < 1e-12
+
+
+# --- mutants: each is a mistake that has been made, and must change the distribution -------------------------------
+
+
+def test_mutant_sorted_children_is_caught():
+    def by_probability(children):
+        return sorted(children, key=lambda child: -float(child[1][child[0]]))
+
+    got = exact(lambda script: verify_tree(script, TwoChildren(script, by_probability)))
+    assert distance(got, reference(3, task(2))) > 1e-3
+
+
+def test_mutant_residual_is_p_is_caught(monkeypatch):
+    monkeypatch.setattr(verify_module, "_residual", lambda p, q, x: p)
+    assert distance(by_chain(3, task(4), 2), reference(3, task(4))) > 1e-3
+
+
+def test_mutant_raw_q_is_caught(monkeypatch):
+    honest = ChainDraft.propose
+
+    def raw(self, tokens, budget):
+        draft = honest(self, tokens, budget)
+        return replace(
+            draft,
+            probs=None if draft.probs is None else draft.probs.sqrt() / draft.probs.sqrt().sum(-1, True),
+        )
+
+    monkeypatch.setattr(ChainDraft, "propose", raw)
+    assert distance(by_chain(3, task(4), 2), reference(3, task(4))) > 1e-3
+
+
+def test_mutant_dropped_weak_token_is_caught(monkeypatch):
+    honest = ChainDraft.propose
+
+    def timid(self, tokens, budget):
+        draft = honest(self, tokens, budget)
+        return draft if min(draft.confidence, default=1) > 0.3 else Draft()
+
+    monkeypatch.setattr(ChainDraft, "propose", timid)
+    assert distance(by_chain(3, task(4), 2), reference(3, task(4))) > 1e-3
+
+
+def test_mutant_reused_uniform_is_caught(monkeypatch):
+    def once(self):
+        self.number = getattr(self, "number", None) or Uniform(self)
+        return self.number
+
+    monkeypatch.setattr(Script, "uniform", once)
+    assert distance(by_chain(3, task(4), 2), reference(3, task(4))) > 1e-3

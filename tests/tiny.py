@@ -1,0 +1,70 @@
+"""Tiny models for the tests: one of each architecture of interest, and one that is only a table."""
+
+import hashlib
+
+import torch
+import transformers as t
+
+SMALL = dict(
+    vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=1, max_position_embeddings=256, bos_token_id=0, eos_token_id=1, pad_token_id=0,
+    initializer_range=0.4,
+)  # fmt: skip
+WINDOW = 8
+
+CONFIGS = {
+    "llama": lambda: t.LlamaConfig(**SMALL),
+    "mistral": lambda: t.MistralConfig(**SMALL, sliding_window=WINDOW),
+    "mixtral": lambda: t.MixtralConfig(**SMALL, sliding_window=WINDOW, num_local_experts=2, num_experts_per_tok=1),
+    "gemma": lambda: t.GemmaConfig(**SMALL, head_dim=8),
+    "gemma2": lambda: t.Gemma2Config(
+        **SMALL, head_dim=8, sliding_window=WINDOW, query_pre_attn_scalar=8, attn_implementation="eager"
+    ),
+    "gpt_neox": lambda: t.GPTNeoXConfig(**{k: v for k, v in SMALL.items() if k != "num_key_value_heads"}),
+    "gpt2": lambda: t.GPT2Config(
+        vocab_size=32, n_embd=16, n_layer=2, n_head=2, n_positions=256, bos_token_id=0, eos_token_id=1,
+        initializer_range=0.4,
+    ),
+}  # fmt: skip
+
+
+def model(architecture: str = "llama", seed: int = 0, **changes: object) -> t.PreTrainedModel:
+    """A random model; its weights are wide enough that its answers are not one repeated token."""
+    torch.manual_seed(seed)
+    config = CONFIGS[architecture]()
+    config.update(changes)
+    return t.AutoModelForCausalLM.from_config(config, attn_implementation=config._attn_implementation).eval()
+
+
+class Table:
+    """Stands in for CachedModel: float64 logits [V] that are a fixed function of the whole prefix."""
+
+    cache_bytes = 0
+    context = 64
+    device = torch.device("cpu")
+
+    def __init__(self, vocabulary: int, seed: int) -> None:
+        self.vocabulary, self.seed = vocabulary, seed
+        self.ids: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def logits(self, prefix: tuple[int, ...]) -> torch.Tensor:
+        digest = hashlib.sha256(repr((self.seed, prefix)).encode()).digest()
+        return torch.tensor([byte / 160 for byte in digest[: self.vocabulary]], dtype=torch.float64)
+
+    def forward(self, tokens, keep_logits=None):
+        rows = []
+        for token in tokens:
+            self.ids.append(token)
+            rows.append(self.logits(tuple(self.ids)))
+        return torch.stack(rows)[-(keep_logits or len(rows)) :]
+
+    def prefill(self, tokens):
+        if tokens:
+            yield self.forward(tokens, 1)
+
+    def keep(self, length: int) -> None:
+        assert 0 <= length <= len(self.ids)
+        del self.ids[length:]
