@@ -17,7 +17,7 @@ DEFINITIONS = {
     "score": "Mean log-probability of the committed tokens under the target at temperature 1; 0 would be certainty.",
     "tokens": "Tokens committed.",
     "speed_up": "Plain latency divided by speculative latency, on the same prompt and the same number of tokens.",
-    "acceptance_rate": "Accepted drafted tokens divided by tested ones. What is drafted behind a rejected one is never tested.",
+    "acceptance_rate": "Accepted drafted tokens divided by tested ones; what follows a rejected one is not tested.",
     "tokens_per_step": "Committed tokens divided by steps; a step is one target forward pass and what it committed.",
     "time_split": "Share of the speculative path's own clock: drafting, target passes (verify), everything else.",
     "lossless": "Greedy: the speculative token ids are compared with the plain ones. Sampling: both draw from the same "

@@ -1,14 +1,13 @@
 // The script of the stage. Gradio calls it once per mount with (element, props, watch); stage.py puts
-// STYLE and TEXTS in front of it. props.value is a log of JSON lines which only grows; "e" says what a line is:
+// STYLE, TEXTS and stage_details.js in front of it. props.value is a log of JSON lines which only grows; "e" says what a line is:
 //
 //   idle, start  {labels, scoreboard: [{key, label, definition}], legend, strings}   clears the stage
-//   step         {path, i, at, seconds, draft_s, verify_s, tokens: [{text, origin, logprob}],
+//   step         {side, i, at, seconds, draft_s, verify_s, tokens: [{text, origin, logprob}],
 //                 nodes: [{text, origin, p, q, outcome}]}                            times in seconds
 //   figures      {values: {key: {plain, speculative} or {joint}}}                    ready-made strings
 //   status, error {text}        verdict {kind, text}        end {finish: {path: reason}, text}
 //
 // Everything is drawn with createElement and textContent: no text of a line is ever parsed as HTML.
-// Longer than the house's 300 lines: Gradio takes a script as the body of one function.
 
 const PATHS = ["plain", "speculative"];
 const ORIGINS = ["draft", "ngram", "target"];
@@ -161,7 +160,7 @@ function drawBoard(rows, labels) {
 // --- a run goes on -------------------------------------------------------------------------------
 
 function drawStep(step) {
-  const pane = frame.panes[step.path];
+  const pane = frame.panes[step.side];
   if (!pane) return;
   const group = within(pane.fresh, "span", "step");
   const tokens = step.tokens ?? [];
@@ -217,6 +216,11 @@ function finish(event) {
   frame.summary.textContent = shown(event.text);
 }
 
+function giveUp(event) {
+  if (root.querySelector("[data-state=running]")) finish({}); // no "end" follows a failure
+  say(event.text, true);
+}
+
 // Panes that stood at their end still do after the change; one where the reader scrolled up stays put.
 function following(panes, change) {
   const ends = panes.map(({ body }) => body.scrollHeight - body.scrollTop - body.clientHeight < 24);
@@ -234,122 +238,12 @@ function showFresh() {
   }
 }
 
-// --- the details of a step -----------------------------------------------------------------------
-
-function choose(pane, mark) {
-  chosen?.mark.classList.remove("selected");
-  mark?.classList.add("selected");
-  chosen = mark && { pane, mark };
-}
-
-function openDetails(pane, mark) {
-  choose(pane, mark);
-  const { step, token, node } = sources.get(mark);
-  const title = [`${texts.step} ${step.i}`, pane.label, `\u201c${edged((token ?? node).text)}\u201d`];
-  frame.details.hidden = false;
-  frame.detailsTitle.textContent = title.join(" \u00b7 ");
-  frame.detailsBody.replaceChildren(facts(step, token), nodeTable(step, node));
-}
-
-function closeDetails() {
-  if (frame.details.contains(document.activeElement)) chosen?.pane.body.focus();
-  frame.details.hidden = true;
-  choose(null, null);
-}
-
-function facts(step, token) {
-  const list = make("dl", "facts");
-  const other = Math.max(0, step.seconds - (step.draft_s ?? 0) - (step.verify_s ?? 0));
-  const rows = [
-    ...(token ? [[texts.origin, legend[token.origin] ?? token.origin], [texts.logprob, fixed(token.logprob, 3)]] : []),
-    [texts.own_clock, fixed(step.at, 3, " s")], [texts.took, fixed(step.seconds * 1e3, 1, " ms")],
-    [texts.draft, fixed((step.draft_s ?? 0) * 1e3, 1, " ms")],
-    [texts.verify, fixed((step.verify_s ?? 0) * 1e3, 1, " ms")], [texts.other, fixed(other * 1e3, 1, " ms")],
-  ];
-  for (const [name, value] of rows) {
-    const pair = within(list, "div");
-    within(pair, "dt", "", name);
-    within(pair, "dd", "", shown(value));
-  }
-  return list;
-}
-
-function nodeTable(step, picked) {
-  const nodes = step.nodes ?? [];
-  if (!nodes.length) return make("p", "none", texts.nothing_drafted);
-  const scroller = make("div", "scroller");
-  scroller.tabIndex = 0;
-  scroller.setAttribute("role", "group");
-  scroller.setAttribute("aria-label", texts.drafted);
-  const table = within(scroller, "table");
-  const head = within(within(table, "thead"), "tr");
-  const kinds = { token: "", drafted_by: "", p: "number", q: "number", outcome: "outcome" };
-  for (const [key, kind] of Object.entries(kinds)) within(head, "th", kind, texts[key]).scope = "col";
-  const body = within(table, "tbody");
-  for (const node of nodes) {
-    const row = within(body, "tr", node === picked ? "picked" : "");
-    within(row, "td", "token-text", edged(node.text));
-    within(row, "td", "", shown(legend[node.origin] ?? node.origin));
-    within(row, "td", "number", fixed(node.p, 3));
-    within(row, "td", "number", fixed(node.q, 3));
-    within(row, "td", "outcome", texts[node.outcome] ?? shown(node.outcome)).dataset.outcome = node.outcome;
-  }
-  return scroller;
-}
-
-// Arrows walk over the tokens of the focused pane; those without text of their own are passed over.
-function onPaneKey(pane, event) {
-  const at = chosen?.pane === pane ? chosen.mark : null;
-  if (event.key === "Enter" && at) return openDetails(pane, at);
-  const ahead = event.key === "ArrowRight";
-  if (!ahead && event.key !== "ArrowLeft") return;
-  event.preventDefault();
-  const marks = [...pane.body.querySelectorAll(root.matches(".with-rejected") ? ".token, .node" : ".token")]
-    .filter((mark) => mark.textContent);
-  const next = at ? marks[marks.indexOf(at) + (ahead ? 1 : -1)] : marks.at(ahead ? 0 : -1);
-  if (!next) return;
-  if (frame.details.hidden) choose(pane, next);
-  else openDetails(pane, next);
-  next.scrollIntoView({ block: "nearest" });
-}
-
-function onEscape(event) {
-  if (event.key !== "Escape") return;
-  if (frame.tip.hidden) closeDetails();
-  else hideTip();
-}
-
-// --- definitions: on hover, on focus and on touch --------------------------------------------------
-
-function definedTerm(row) {
-  const term = make("button", "term", shown(row.label));
-  term.type = "button";
-  term.setAttribute("aria-describedby", frame.tip.id);
-  const show = () => showTip(term, row.definition);
-  for (const type of ["pointerenter", "focus", "click"]) term.addEventListener(type, show);
-  term.addEventListener("blur", hideTip);
-  term.addEventListener("pointerleave", (event) => { if (event.relatedTarget !== frame.tip) hideTip(); });
-  return term;
-}
-
-function showTip(term, definition) {
-  frame.tip.textContent = shown(definition);
-  frame.tip.hidden = false;
-  const [at, here] = [term.getBoundingClientRect(), root.getBoundingClientRect()];
-  frame.tip.style.top = `${at.bottom - here.top}px`;
-  frame.tip.style.left = `${Math.max(0, Math.min(at.left - here.left, here.width - frame.tip.offsetWidth))}px`;
-}
-
-function hideTip() {
-  frame.tip.hidden = true;
-}
-
 // --- the log ---------------------------------------------------------------------------------------
 
 const HANDLERS = {
   idle: (event) => begin(event, false), start: (event) => begin(event, true), step: drawStep, verdict: drawVerdict,
   figures: (event) => fillFigures(event.values), status: (event) => say(event.text, false),
-  error: (event) => say(event.text, true), end: finish,
+  error: giveUp, end: finish,
 };
 
 let seen = "";

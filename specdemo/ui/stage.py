@@ -1,7 +1,7 @@
 """The stage: one ``gr.HTML`` on which a race is drawn, token by token.
 
 Its value is an append-only log of JSON lines, so that Gradio sends only the tail of each update.
-The script beside this file reads new lines and draws them with ``textContent``; what a model or a
+The scripts beside this file read new lines and draw them with ``textContent``; what a model or a
 user wrote is never a template, an attribute that is parsed, or HTML. The lines are described in
 ``stage.js``; ``line`` makes one of them. This module knows no engine types and no figures.
 """
@@ -69,7 +69,7 @@ def stage(opening: Mapping[str, Any] | None = None, **kwargs: Any) -> gr.HTML:
     """
     here = files(__package__)
     style = here.joinpath("stage.css").read_text(encoding="utf-8")
-    script = here.joinpath("stage.js").read_text(encoding="utf-8")
+    script = "".join(here.joinpath(name).read_text(encoding="utf-8") for name in ("stage_details.js", "stage.js"))
     kwargs.setdefault("value", line({"e": "idle", **(opening or {})}))
     return gr.HTML(
         html_template=_TEMPLATE,

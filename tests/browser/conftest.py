@@ -15,6 +15,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
 
 import gradio as gr
 import pytest
+from playwright.sync_api import sync_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [
@@ -71,9 +72,8 @@ def serve() -> Iterator[Callable[[gr.Blocks], str]]:
 @pytest.fixture(scope="session")
 def chromium(serve) -> Iterator:
     """The browser: $CHROMIUM, else the system's, else Playwright's own."""
-    sync_api = pytest.importorskip("playwright.sync_api")
     path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    with sync_api.sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
         browser.close()

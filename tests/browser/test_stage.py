@@ -2,151 +2,17 @@
 
 import json
 import re
-import time
 
 import gradio as gr
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from contrast import CONTRASTS
 from playwright.sync_api import Page, expect
+from stage_runs import HOSTILE, OPENING, RUNS, runner
 
 from specdemo.ui.stage import line, stage
 
 pytestmark = pytest.mark.browser
-
-OPENING = {
-    "labels": {"plain": "Plain", "speculative": "Speculative (n-gram lookup)"},
-    "scoreboard": [
-        {"key": "decode", "label": "decode tokens/s", "definition": "Committed tokens per own-clock second."},
-        {"key": "speed_up", "label": "speed-up", "definition": "Plain latency over speculative latency."},
-    ],
-    "legend": {"draft": "draft model", "ngram": "n-gram", "target": "target"},
-}
-HOSTILE = [
-    "${alert(1)}",
-    "{{value}}",
-    "`${window.hacked=1}`",
-    "<img src=x onerror=window.hacked=1>",
-    "</script><script>window.hacked=1</script>",
-    "\\u0041",
-    "line\nbreak",
-    "\"double\" & 'single'",
-    '__i18n__{"key":"common.submit"}',
-    "&lt;b&gt;",
-    "a\u2028b",
-    "\u0645\u0631\u062d\u0628\u0627 \u202eabc\u202c",
-    "\x00\x07\x1b[31m\x7f",
-    "trailing ",
-]
-CONTRASTS = """(selector) => {
-  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const lay = (colour) => {
-    paint.fillStyle = colour;
-    paint.fillRect(0, 0, 1, 1);
-    const parts = [...paint.getImageData(0, 0, 1, 1).data].slice(0, 3).map((part) => part / 255)
-      .map((part) => part <= .04045 ? part / 12.92 : ((part + .055) / 1.055) ** 2.4);
-    return .2126 * parts[0] + .7152 * parts[1] + .0722 * parts[2];
-  };
-  return [...document.querySelectorAll(selector)].map((node) => {
-    const chain = [];
-    for (let part = node; part; part = part.parentElement) chain.unshift(part);
-    let back = lay("white");
-    for (const part of chain) back = lay(getComputedStyle(part).backgroundColor);
-    const front = lay(getComputedStyle(node).color);
-    return (Math.max(front, back) + .05) / (Math.min(front, back) + .05);
-  });
-}"""
-
-
-def token(text: str, origin: str = "target") -> dict:
-    return {"text": text, "origin": origin, "logprob": -0.125}
-
-
-def node(text: str, origin: str, outcome: str, p: float | None = 0.25, q: float | None = 0.5) -> dict:
-    return {"text": text, "origin": origin, "p": p, "q": q, "outcome": outcome}
-
-
-def step(path: str, i: int, tokens: list, nodes: list | None = None) -> str:
-    times = {"at": 1.5 + i, "seconds": 0.1, "draft_s": 0.0, "verify_s": 0.08}
-    if path == "speculative":
-        times = {"at": 0.5 + i, "seconds": 0.12, "draft_s": 0.02, "verify_s": 0.09}
-    return line({"e": "step", "path": path, "i": i, **times, "tokens": tokens, "nodes": nodes or []})
-
-
-def start(**changes) -> str:
-    return line({"e": "start", **OPENING, **changes})
-
-
-def finish(text: str = "The speculative path was faster.") -> str:
-    return line({"e": "end", "finish": {"plain": "length", "speculative": "eos"}, "text": text})
-
-
-FIRST = step(
-    "speculative",
-    7,
-    [token(" quick", "draft"), token(" brown", "ngram"), token(" fox")],
-    [
-        node(" quick", "draft", "accepted", p=0.75, q=0.625),
-        node(" brown", "ngram", "accepted", q=None),
-        node(" dog", "draft", "rejected", p=0.0625),
-        node(" ran", "draft", "untested", p=None),
-    ],
-)
-RACE = [
-    start(),
-    step("plain", 0, [token("The")]),
-    step("plain", 1, [token(" quick")]) + FIRST,
-    line({"e": "status", "text": "Racing"}),
-    line({"e": "figures", "values": {"decode": {"plain": "15.2", "speculative": "24.1"}}}),
-    line({"e": "figures", "values": {"speed_up": {"joint": "1.58\u00d7"}}}),
-    line({"e": "verdict", "kind": "identical", "text": "Identical: 3 ids are equal"}) + finish(),
-]
-AGAIN = [start(), step("speculative", 0, [token("Again", "draft")]), finish("The second run.")]
-LONG = [start()] + [
-    step("plain", i, [token(f" plain word {i}")])
-    + step("speculative", i, [token(f" drafted word {i}", "draft"), token(f" own word {i}")])
-    for i in range(40)
-]
-EMOJI = [step("speculative", 99, [token("", "draft"), token("", "draft"), token("", "draft"), token("\U0001f642")])]
-
-
-def hostile_frames() -> list[str]:
-    """Every hostile text in every place where the stage shows text."""
-    frames = []
-    for text in HOSTILE:
-        rows = [{"key": text, "label": text, "definition": text}]
-        labels = {"plain": text, "speculative": text}
-        frames += [
-            start(labels=labels, scoreboard=rows, legend={"draft": text, "ngram": text, "target": text})
-            + step("plain", 0, [token(text)])
-            + step("speculative", 0, [token(text, "draft")], [node(text, "draft", "rejected")])
-            + line({"e": "figures", "values": {text: {"plain": text, "speculative": text}}})
-            + line({"e": "verdict", "kind": text, "text": text})
-            + line({"e": "error", "text": text})
-            + finish(text)
-        ]
-    return frames
-
-
-RUNS = {
-    "race": (RACE, 0.0),
-    "again": (AGAIN, 0.0),
-    "twice": (RACE + AGAIN, 0.0),
-    "emoji": ([start(), *EMOJI, finish()], 0.0),
-    "paced": (LONG + [finish()], 0.05),
-    "failed": ([start(), line({"e": "error", "text": "The prompt is too long: shorten it."})], 0.0),
-}
-RUNS |= {f"hostile{at}": ([frame], 0.0) for at, frame in enumerate(hostile_frames())}
-
-
-def runner(frames: list[str], pause: float):
-    def run():
-        log = ""
-        for frame in frames:
-            log += frame
-            yield log
-            time.sleep(pause)
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -242,9 +108,10 @@ def test_a_race_fills_scoreboard_status_verdict_and_summary(opened):
     assert opened.locator(".specdemo-stage .pane [aria-live]").count() == 0
 
 
-def test_an_error_is_an_alert(opened):
+def test_an_error_is_an_alert_and_ends_the_run(opened):
     opened.locator("#failed").click()
     expect(opened.get_by_role("alert").filter(has_text="too long")).to_be_visible()
+    expect(opened.locator(".pane[data-state=finished]")).to_have_count(2)
 
 
 def test_an_emoji_split_over_tokens_keeps_the_count(opened):

@@ -1,0 +1,72 @@
+"""The cache of one path."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import CONFIGS, model
+
+from specdemo.engine import cache as cache_module
+from specdemo.engine.cache import CachedModel
+
+MODELS = {name: model(name) for name in ("llama", "mistral", "gemma2")}
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_tokens_fed_one_by_one_in_blocks_and_at_once_give_the_same_logits(architecture):
+    target = model(architecture)
+    ids = [(7 * i + 3) % 32 for i in range(30)]
+    with torch.inference_mode():
+        fresh = target(torch.tensor([ids])).logits[0]
+        single, block = CachedModel(target), CachedModel(target)
+        by_one = torch.cat([single.forward([token]) for token in ids])
+        by_five = torch.cat([block.forward(ids[i : i + 5]) for i in range(0, 30, 5)])
+    torch.testing.assert_close(by_one, fresh, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(by_five, fresh, atol=1e-4, rtol=1e-4)
+
+
+@given(
+    name=st.sampled_from(sorted(MODELS)),
+    moves=st.lists(st.tuples(st.integers(1, 9), st.floats(0, 1)), min_size=1, max_size=8),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_sequence_of_appends_and_rollbacks_leaves_a_true_cache(name, moves):
+    target = MODELS[name]
+    cached = CachedModel(target)
+    ids: list[int] = []
+    with torch.inference_mode():
+        for count, kept in moves:
+            new = [(len(ids) * 5 + i * 11 + 2) % 32 for i in range(count)]
+            logits = cached.forward(new)
+            ids += new
+            fresh = target(torch.tensor([ids])).logits[0, -count:]
+            torch.testing.assert_close(logits, fresh, atol=1e-4, rtol=1e-4)
+            del ids[int(kept * len(ids)) :]
+            cached.keep(len(ids))
+            assert len(cached) == len(ids)
+
+
+def test_a_buffer_grows_by_blocks_and_its_bytes_are_counted(monkeypatch):
+    monkeypatch.setattr(cache_module, "BLOCK", 4)
+    cached = CachedModel(model())
+    sizes = []
+    with torch.inference_mode():
+        for _ in range(9):
+            cached.forward([1])
+            sizes.append(cached.cache_bytes)
+    per_position = 2 * 2 * 1 * 8 * 4  # keys and values, layers, heads, head_dim, bytes of a float32
+    assert sizes == [per_position * capacity for capacity in (4, 4, 4, 4, 8, 8, 8, 8, 12)]
+
+
+def test_the_context_is_not_overrun():
+    cached = CachedModel(model(max_position_embeddings=4))
+    with torch.inference_mode():
+        cached.forward([1, 2, 3])
+        with pytest.raises(ValueError, match="context of 4"):
+            cached.forward([1, 2])
+        assert len(cached) == 3
+
+
+def test_more_than_there_is_cannot_be_kept():
+    with pytest.raises(ValueError, match="cannot keep 1 of 0"):
+        CachedModel(model()).keep(1)
