@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Event
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, TypeVar
+
+import psutil
 
 if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
 FRAME_S = 0.1  # seconds of work between two looks at the outside world
+SETTLE_S = 0.25  # seconds to wait for a frame to be drawn, at most
+LOOK_S, IDLE = 0.02, 0.7  # seconds a look, and the share of all processors that must be idle in it
 
 _worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
 
@@ -28,12 +32,12 @@ def pick() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def batches(start: Callable[[], Iterator[T]], cancelled: Event) -> Iterator[list[T]]:
+def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn: bool) -> Iterator[list[T]]:
     """Run an iterator on the device's thread; yields what each frame of about FRAME_S produced, maybe nothing.
 
     The device rests while the caller handles a batch, so rendering cannot slow what is being measured. If the
     caller goes away or sets `cancelled`, the job ends after the item in progress and the iterator is closed on the
-    thread it ran on; nobody waits for it here.
+    thread it ran on; nobody waits for it here. drawn: a page draws each batch; wait until it has.
     """
     iterator: Iterator[T] | None = None
 
@@ -57,6 +61,8 @@ def batches(start: Callable[[], Iterator[T]], cancelled: Event) -> Iterator[list
     try:
         done = False
         while not done:
+            if drawn:
+                settle()
             job = _worker.submit(advance)
             while wait([job], timeout=FRAME_S).not_done:
                 yield []
@@ -65,6 +71,20 @@ def batches(start: Callable[[], Iterator[T]], cancelled: Event) -> Iterator[list
     finally:
         cancelled.set()
         _worker.submit(close)
+
+
+def settle() -> None:
+    """Wait until the machine's processors have been idle for two looks in a row, at most SETTLE_S.
+
+    A browser on this machine draws a frame some ten milliseconds after it was sent. On a processor with few cores that
+    work would be paid for by the path that runs next; this pause is on nobody's clock.
+    """
+    deadline, calm = perf_counter() + SETTLE_S, 0
+    while calm < 2 and perf_counter() < deadline:
+        before = psutil.cpu_times().idle
+        sleep(LOOK_S)
+        idle = psutil.cpu_times().idle - before
+        calm = calm + 1 if idle >= IDLE * LOOK_S * psutil.cpu_count() else 0
 
 
 def submit(job: Callable[[], T]) -> T:

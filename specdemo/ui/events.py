@@ -48,7 +48,7 @@ def step(run: Run, name: str, taken: Step) -> Event:
     tokens = zip(pieces[len(pieces) - len(taken.tokens) :], taken.tokens, strict=True)
     return {
         "e": "step",
-        "side": name,  # not "path": Gradio's clients take an object with a path for a file and try to fetch it
+        "side": name,
         "i": tally.steps,
         "at": tally.latency_s,
         "seconds": taken.seconds,

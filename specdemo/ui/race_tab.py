@@ -21,7 +21,7 @@ from specdemo.ui.stage import line, stage
 from specdemo.ui.texts import EXAMPLES, text
 from specdemo.ui.warmup import Warmup
 
-CHARTS_EVERY_S = 0.4
+CHARTS_EVERY_S = 0.5
 DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}  # one race at a time; the others queue
 
 
@@ -52,7 +52,8 @@ class RaceTab:
         try:
             for news in show.frames():
                 log += "".join(map(line, news))
-                if show.curves and monotonic() - drawn > CHARTS_EVERY_S:
+                # With news the device rests; without, a step is under way and is writing the curves.
+                if news and show.curves and monotonic() - drawn > CHARTS_EVERY_S:
                     charts, drawn = show.curves.frames(), monotonic()
                 yield [log if news else gr.skip(), *charts, gr.skip()]
                 charts = [gr.skip()] * len(CHARTS)
@@ -97,16 +98,19 @@ class RaceTab:
         seed: int = 42,
         chat_template: bool = True,
         pair: str = "embedded",
-    ) -> Iterator[list[dict]]:
-        """Race the plain and the speculative path over a prompt; streams lists of events as they happen.
+    ) -> Iterator[str]:
+        """Race the plain and the speculative path over a prompt; streams a log of JSON lines that only grows.
 
-        Events are JSON objects; "e" is their kind: start, status, step (one target pass of one path, its tokens with
-        their origins), figures, verdict, end, error. An error event says what to change and is the last one.
+        "e" is the kind of a line: start, status, step (one target pass of one side, its tokens with their origins),
+        figures, verdict, end, error. An error says what to change and is the last line.
         """
         values = {name: value for name, value in locals().items() if name != "self"}
+        # A string, not a list of objects: Gradio streams differences, and those of nested lists it can get wrong.
+        log = ""
         for news in self.show(**values).frames():
             if news:
-                yield news
+                log += "".join(map(line, news))
+                yield log
 
     def race_once(
         self,
@@ -125,7 +129,7 @@ class RaceTab:
         """Race the plain and the speculative path over a prompt; returns both answers and all figures at the end."""
         values = {name: value for name, value in locals().items() if name != "self"}
         show = self.show(**values)
-        last = [news for news in show.frames() if news][-1][-1]
+        last = [news for news in show.frames(drawn=False) if news][-1][-1]
         if last["e"] == "error":
             raise gr.Error(last["text"], print_exception=False)
         assert show.run
@@ -157,7 +161,7 @@ class RaceTab:
             self.on_page,
             fields,
             [theatre, *charts, save],
-            show_progress="minimal",
+            show_progress="hidden",
             show_progress_on=[theatre],
             api_visibility="private",
             trigger_mode="once",
