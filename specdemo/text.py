@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _REPLACEMENT = "\ufffd"
-_LONGEST_SPLIT = 4  # tokens: one UTF-8 character has at most four bytes
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: bool) -> list[int]:
@@ -56,7 +55,7 @@ class TextStream:
 
     def _push(self, token: int) -> str:
         self._held.append(token)
-        if self._piece().endswith(_REPLACEMENT) and len(self._held) < _LONGEST_SPLIT:
+        if self._piece().endswith(_REPLACEMENT):
             return ""
         return self._release()
 

@@ -55,7 +55,7 @@ class RaceTab:
                 # With news the device rests; without, a step is under way and is writing the curves.
                 if news and show.curves and monotonic() - drawn > CHARTS_EVERY_S:
                     charts, drawn = show.curves.frames(), monotonic()
-                yield [log if news else gr.skip(), *charts, gr.skip()]
+                yield [log if news else gr.skip(), *charts, gr.skip(), gr.skip()]
                 charts = [gr.skip()] * len(CHARTS)
             if show.run and show.curves:
                 yield from self._parting(show)
@@ -71,7 +71,7 @@ class RaceTab:
         try:
             write(show.run.trace, folder / "race.json")
             button = gr.DownloadButton(value=folder / "race.json", interactive=True)
-            yield [gr.skip(), *show.curves.frames(), button]
+            yield [gr.skip(), *show.curves.frames(), button, gr.skip()]
         finally:
             shutil.rmtree(folder)
 
@@ -154,15 +154,16 @@ class RaceTab:
                 stop = gr.Button(text("stop"), variant="stop", size="lg", elem_id="stop")
                 save = gr.DownloadButton(text("save"), size="sm", interactive=False, elem_id="save")
         fields = [prompt, *self._settings(defaults, limits)]
+        turn = gr.HTML(elem_id="turn", padding=False)  # empty: where Gradio writes a visitor's place in the queue
         theatre = stage(events.opening(defaults.mode), elem_id="stage")
         charts = plots()
         started = gr.on(
             [run.click, prompt.submit],
             self.on_page,
             fields,
-            [theatre, *charts, save],
-            show_progress="hidden",
-            show_progress_on=[theatre],
+            [theatre, *charts, save, turn],
+            show_progress="minimal",
+            show_progress_on=[turn],
             api_visibility="private",
             trigger_mode="once",
             **DEVICE,
