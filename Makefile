@@ -21,7 +21,7 @@ check: .venv/.installed-dev
 	$(PY) -m pytest -m "not model and not browser"
 
 bench: .venv/.installed
-	$(PY) -m specdemo bench
+	$(PY) benchmarks/paths.py
 
 # Stamps: what was done, touched last, so that an interrupted step is done again and a finished one
 # is not until the file it depends on changes.

@@ -84,7 +84,7 @@ def settle() -> None:
         before = psutil.cpu_times().idle
         sleep(LOOK_S)
         idle = psutil.cpu_times().idle - before
-        calm = calm + 1 if idle >= IDLE * LOOK_S * psutil.cpu_count() else 0
+        calm = calm + 1 if idle >= IDLE * LOOK_S * (psutil.cpu_count() or 1) else 0
 
 
 def submit(job: Callable[[], T]) -> T:

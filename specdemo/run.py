@@ -66,8 +66,8 @@ class Run:
         self.draft_bytes = memory.weight_bytes(loaded.draft) if loaded.draft is not None else 0
         self._streams = {name: TextStream(loaded.tokenizer) for name in PATHS}
         self._cancelled = cancelled
-        self._task = self._make_task()
-        self._paths = self._make_paths()
+        self.task = self._make_task()
+        self.paths = self._make_paths()
         self.trace = Trace(
             settings=request.model_dump() | {"dtype": loaded.dtype},
             models={
@@ -82,7 +82,7 @@ class Run:
         )
 
     def __iter__(self) -> Iterator[tuple[str, Step]]:
-        for name, step in race(self._paths, self._cancelled):
+        for name, step in race(self.paths, self._cancelled):
             self.tallies[name].add(step)
             self.process_bytes = step.process_bytes
             self.trace.steps.append((name, step))
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def lossless(self) -> Lossless:
-        return lossless(self.tallies["plain"], self.tallies["speculative"], self._task.sampling.greedy)
+        return lossless(self.tallies["plain"], self.tallies["speculative"], self.task.sampling.greedy)
 
     @property
     def speed_up(self) -> float | None:
@@ -164,7 +164,7 @@ class Run:
         )
 
     def _make_paths(self) -> dict[str, Iterator[Step]]:
-        loaded, task = self.loaded, self._task
+        loaded, task = self.loaded, self.task
         on = loaded.target.device
         # Draft and verification share one source: two sources of equal seed would not be independent.
         rng = Randomness(task.seed, on)

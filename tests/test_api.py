@@ -14,7 +14,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from serving import served
 
-from specdemo.config import Limits, Settings
+from specdemo.config import Defaults, Limits, Settings
 
 pytestmark = pytest.mark.model
 
@@ -190,9 +190,10 @@ def test_after_all_refusals_a_race_still_works(client, good):
 
 
 def test_the_limits_of_the_served_page_hold_for_the_api(good):
-    with served(Settings(limits=Limits(max_new_tokens=TOKENS, max_draft_length=2, max_prompt_characters=40))) as place:
+    limits = Limits(max_new_tokens=TOKENS + 8, max_draft_length=2, max_prompt_characters=40)
+    with served(Settings(limits=limits, defaults=Defaults(max_new_tokens=TOKENS, draft_length=2))) as place:
         tight = connect(place)
-        for changes in ({"max_new_tokens": TOKENS + 1}, {"draft_length": 3}, {"prompt": "a" * 41}):
+        for changes in ({"max_new_tokens": TOKENS + 9}, {"draft_length": 3}, {"prompt": "a" * 41}):
             with pytest.raises(AppError, match=next(iter(changes))):
                 race_once(tight, **{"draft_length": 2} | changes)
         answer = race_once(tight, draft_length=2)

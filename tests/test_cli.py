@@ -1,0 +1,74 @@
+"""The command line, as a process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specdemo.measure.trace import read
+
+pytestmark = pytest.mark.model
+ROOT = Path(__file__).parents[1]
+
+
+def specdemo(*arguments):
+    command = [sys.executable, "-m", "specdemo", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_race_json_is_the_last_line_and_complete(tmp_path):
+    trace = tmp_path / "deep" / "race.json"
+    done = specdemo("race", "one two one two", "--max-new-tokens", 12, "--dtype", "fp32", "--json", "--trace", trace)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result.keys() == {"pair", "mode", "dtype", "plain", "speculative", "speed_up", "lossless", "memory"}
+    answer = {"text", "token_ids", "tokens", "latency_s", "ttft_s", "decode_tokens_per_s", "score"}
+    assert result["plain"].keys() == answer
+    assert result["speculative"].keys() == answer | {
+        "steps", "drafted", "tested", "accepted", "acceptance_rate", "tokens_per_step", "draft_s", "verify_s",
+        "origins",
+    }  # fmt: skip
+    assert result["lossless"] == {"verdict": "identical", "position": None, "margin": None}
+    assert result["plain"]["token_ids"] == result["speculative"]["token_ids"]
+    assert sum(result["speculative"]["origins"].values()) == result["speculative"]["tokens"]
+    assert result["memory"].keys() == {
+        "target_weights_mb", "draft_weights_mb", "plain_cache_mb", "speculative_cache_mb", "process_mb",
+    }  # fmt: skip
+    tallies = read(trace).tallies()
+    assert tallies["speculative"].acceptance_rate == result["speculative"]["acceptance_rate"]
+    assert tallies["plain"].latency_s == result["plain"]["latency_s"]
+
+
+def test_race_shows_both_answers_and_the_verdict_and_no_control_characters():
+    done = specdemo("race", "Say \x1b[31mred[/red] 🙂", "--max-new-tokens", 8, "--dtype", "fp32", "--no-chat-template")
+    assert done.returncode == 0, done.stderr
+    assert "plain" in done.stdout and "speculative" in done.stdout and "Identical" in done.stdout
+    assert "\x1b[31m" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "prompt: is empty"),
+        (["hello", "--mode", "magic"], "mode: "),
+        (["hello", "--mode", "chain"], "has no draft model"),
+        (["hello", "--draft", "/nowhere", "--mode", "chain"], "cannot load '/nowhere'"),
+        (["hello", "--max-new-tokens", 0], "max_new_tokens: "),
+        (["hello", "--max-new-tokens", 9000], "leaves room for 0"),
+        (["hello", "--pair", "none"], "pair: there is no 'none'"),
+        (["hello", "--top-p", 0], "top_p: "),
+    ],
+)
+def test_bad_input_is_one_line_on_standard_error_and_status_2(arguments, message):
+    done = specdemo("race", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_fetch_prints_where_the_weights_are():
+    done = specdemo("fetch")
+    assert done.returncode == 0
+    assert (Path(done.stdout.strip()) / "model.safetensors").exists()

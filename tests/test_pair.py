@@ -1,0 +1,122 @@
+"""The real embedded pair: greedy answers in float32 are identical for every mode and draft length.
+
+SPECDEMO_PROMPTS names a .jsonl file with a "prompt" in each line, and SPECDEMO_TOKENS the length of the answers, for a
+longer run than the default.
+"""
+
+import json
+import os
+from pathlib import Path
+from threading import Event
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from specdemo.engine.cache import CachedModel
+from specdemo.engine.decode import plain
+from specdemo.engine.sampling import Randomness
+from specdemo.models import embedded
+from specdemo.models.load import LoadError, load, resolve_dtype
+from specdemo.models.pairs import PAIRS, Pair
+from specdemo.request import RaceRequest
+from specdemo.run import Run, load_for
+from specdemo.ui.texts import EXAMPLES
+
+pytestmark = pytest.mark.model
+
+TOKENS = int(os.environ.get("SPECDEMO_TOKENS", 20))
+FILE = os.environ.get("SPECDEMO_PROMPTS")
+PROMPTS = [json.loads(line)["prompt"] for line in Path(FILE).read_text().splitlines()] if FILE else EXAMPLES
+LENGTHS = range(1, 9) if FILE else (1, 4, 8)
+
+
+@pytest.fixture(scope="module")
+def cut_draft(tmp_path_factory):
+    """A draft model cut from the target: its first three layers and its last."""
+    folder = tmp_path_factory.mktemp("draft")
+    model = AutoModelForCausalLM.from_pretrained(embedded.fetch(), dtype=torch.float32)
+    model.model.layers = torch.nn.ModuleList(model.model.layers[i] for i in (0, 1, 2, 29))
+    model.config.num_hidden_layers = 4
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(embedded.fetch()).save_pretrained(folder)
+    return str(folder)
+
+
+def request(prompt, **changes):
+    return RaceRequest(prompt=prompt, **{"dtype": "fp32", "max_new_tokens": TOKENS} | changes)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The plain path's ids for every prompt."""
+    loaded = load_for(request("x"))
+    answers = {}
+    for prompt in PROMPTS:
+        task = Run(request(prompt), loaded, Event()).task
+        steps = plain(CachedModel(loaded.target), task, Randomness(0, loaded.target.device))
+        answers[prompt] = [token.id for step in steps for token in step.tokens]
+    return answers
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("mode", ["ngram", "chain"])
+def test_greedy_float32_is_identical(mode, length, reference, cut_draft):
+    speculated = 0
+    for prompt, expected in reference.items():
+        asked = request(prompt, mode=mode, draft=cut_draft if mode == "chain" else None, draft_length=length)
+        run = Run(asked, load_for(asked), Event())
+        steps = list(run.paths["speculative"])
+        assert [token.id for step in steps for token in step.tokens] == expected, prompt
+        speculated += sum(len(step.nodes) for step in steps)
+    assert speculated > 0
+
+
+def test_a_race_records_a_trace_with_the_same_figures_and_texts(tmp_path):
+    from specdemo.measure.trace import read, write
+
+    run = Run(request("Count: one, two, one, two, one,"), load_for(request("x")), Event())
+    for _ in run:
+        pass
+    write(run.trace, tmp_path / "race.json")
+    again = read(tmp_path / "race.json")
+    assert again.tallies() == run.tallies
+    result = run.result()
+    assert result["lossless"]["verdict"] == "identical"
+    for name in ("plain", "speculative"):
+        assert "".join(again.pieces[name]) == result[name]["text"]
+    assert result["memory"]["target_weights_mb"] == pytest.approx(538.06, abs=0.01)  # 134,515,008 float32 weights
+
+
+def test_both_paths_share_one_copy_of_the_targets_weights():
+    loaded = load_for(request("x"))
+    assert load_for(request("y")) is loaded
+    run = Run(request("x"), loaded, Event())
+    assert run.target_bytes == 134_515_008 * 4 + sum(buffer.nbytes for buffer in loaded.target.buffers())
+
+
+def test_auto_is_bf16_only_where_the_processor_computes_in_it(monkeypatch):
+    cpu = torch.device("cpu")
+    for capabilities, expected in (({"avx512_bf16": True}, "bf16"), ({"avx2": True}, "fp32"), ({"bf16": True}, "bf16")):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=capabilities: found)
+        assert resolve_dtype("auto", cpu) == expected
+    assert resolve_dtype("fp32", cpu) == "fp32"
+
+
+def test_a_draft_with_another_tokenizer_is_refused_with_the_first_differing_id(tmp_path, cut_draft):
+    raw = json.loads((Path(cut_draft) / "tokenizer.json").read_text())
+    vocabulary = raw["model"]["vocab"]
+    one, other = (next(token for token, id in vocabulary.items() if id == wanted) for wanted in (5000, 6000))
+    vocabulary[one], vocabulary[other] = 6000, 5000
+    for file in Path(cut_draft).iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
+    with pytest.raises(LoadError, match="id 5000 is"):
+        load(Pair("wrong", "", PAIRS["embedded"].target, str(tmp_path)), "fp32")
+
+
+def test_a_draft_that_is_not_there_is_refused_in_one_line(tmp_path):
+    with pytest.raises(LoadError, match="cannot load") as caught:
+        load(Pair("missing", "", PAIRS["embedded"].target, str(tmp_path / "nothing")), "fp32")
+    assert "\n" not in str(caught.value)
