@@ -6,7 +6,7 @@ Environment variables override the file: SPECDEMO_QUEUE__MAX_SIZE=5, HOST, PORT.
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -28,8 +28,8 @@ class Limits(Section):
     """Enforced on the server for every request, whatever a slider says."""
 
     max_prompt_characters: int = Field(20_000, ge=1)
-    max_new_tokens: int = Field(512, ge=1)
-    max_draft_length: int = Field(16, ge=1)
+    max_new_tokens: int = Field(512, ge=2)
+    max_draft_length: int = Field(16, ge=2)
 
 
 class Defaults(Section):
@@ -55,6 +55,17 @@ class Settings(BaseSettings):
     defaults: Defaults = Defaults()
     limits: Limits = Limits()
     queue: Queue = Queue()
+
+    @model_validator(mode="after")
+    def _defaults_keep_the_limits(self) -> "Settings":
+        defaults, limits = self.defaults, self.limits
+        if defaults.pair not in self.pairs:
+            raise ValueError(f"defaults.pair {defaults.pair!r} is not one of pairs")
+        if defaults.max_new_tokens > limits.max_new_tokens:
+            raise ValueError("defaults.max_new_tokens is more than limits.max_new_tokens")
+        if defaults.draft_length > limits.max_draft_length:
+            raise ValueError("defaults.draft_length is more than limits.max_draft_length")
+        return self
 
     @classmethod
     def settings_customise_sources(

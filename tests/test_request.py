@@ -1,12 +1,13 @@
 """What is refused before anything is loaded, and in which words."""
 
+import gradio as gr
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.config import Limits, Settings
 from specdemo.request import RaceRequest, RequestError, checked
-from specdemo.ui.race_tab import FIELDS
+from specdemo.ui.race_tab import FIELDS, RaceTab
 
 LIMITS = Limits(max_prompt_characters=100, max_new_tokens=64, max_draft_length=8)
 
@@ -78,3 +79,23 @@ def test_an_unknown_key_in_the_file_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(Settings.model_config, "yaml_file", file)
     with pytest.raises(ValueError, match="max_tokens"):
         Settings()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"defaults": {"max_new_tokens": 65}, "limits": {"max_new_tokens": 64}}, "defaults.max_new_tokens is more"),
+        ({"defaults": {"draft_length": 9}, "limits": {"max_draft_length": 8}}, "defaults.draft_length is more"),
+        ({"defaults": {"pair": "other"}}, "defaults.pair 'other' is not one of pairs"),
+    ],
+)
+def test_defaults_outside_the_limits_are_refused_at_start(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**wrong)
+
+
+def test_the_page_is_built_with_the_smallest_limits():
+    smallest = {"max_new_tokens": 2, "max_draft_length": 2}
+    settings = Settings(limits=smallest, defaults={"max_new_tokens": 2, "draft_length": 2})
+    with gr.Blocks():
+        RaceTab(settings, None, None).build()

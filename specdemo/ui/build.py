@@ -40,12 +40,28 @@ def launch(settings: Settings, host: str, port: int, draft: str | None = None, *
     build(settings, draft).launch(**serving(host, port) | options)
 
 
+def theme() -> gr.themes.Base:
+    """Gradio's default in teal, with the contrast that small text and buttons need (WCAG AA)."""
+    base = gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=FONT, font_mono=MONO)
+    return base.set(
+        body_text_color_subdued="*neutral_500",
+        block_info_text_color="*neutral_500",
+        block_info_text_color_dark="*neutral_400",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover_dark="*primary_800",
+        button_cancel_background_fill="#dc2626",
+        button_cancel_background_fill_hover="#b91c1c",
+    )
+
+
 def serving(host: str, port: int) -> dict[str, Any]:
     """How the page is served, here and in the tests: private, offline, errors in our own words only."""
     return {
         "server_name": host,
         "server_port": port,
-        "theme": gr.themes.Default(primary_hue="teal", neutral_hue="slate", font=FONT, font_mono=MONO),
+        "theme": theme(),
         "show_error": False,
         "ssr_mode": False,
         "run_history": False,

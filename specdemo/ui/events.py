@@ -79,9 +79,11 @@ def figures(tallies: Mapping[str, Tally]) -> Event:
 
 def closing(run: Run) -> list[Event]:
     """Last figures, the losslessness verdict, and one sentence that sums the race up."""
+    finish = {name: str(tally.finish or "cancelled") for name, tally in run.tallies.items()}
+    if not any(tally.tokens for tally in run.tallies.values()):
+        return [status(text("stopped_early")), {"e": "end", "finish": finish, "text": text("stopped_early")}]
     verdict = run.lossless
     words = sentence(verdict, run.loaded.dtype)
-    finish = {name: str(tally.finish or "cancelled") for name, tally in run.tallies.items()}
     return [
         figures(run.tallies),
         {"e": "verdict", "kind": verdict.verdict, "text": words},
@@ -93,7 +95,7 @@ def closing(run: Run) -> list[Event]:
 def _summary(run: Run) -> str:
     ratio = run.speed_up
     if ratio is None:
-        return text("stopped_early")
+        return text("stopped")
     per_step = run.tallies["speculative"].tokens_per_step
     stopped = text("stopped") + " " if any(tally.finish is None for tally in run.tallies.values()) else ""
     if ratio >= 1:

@@ -49,13 +49,15 @@ class RaceTab:
         self._running[visitor] = show.cancelled
         log, drawn = "", monotonic()
         charts: list[Any] = blank()
+        save: Any = gr.DownloadButton(interactive=False)  # it still holds the race before this one
         try:
             for news in show.frames():
                 log += "".join(map(line, news))
                 # With news the device rests; without, a step is under way and is writing the curves.
                 if news and show.curves and monotonic() - drawn > CHARTS_EVERY_S:
                     charts, drawn = show.curves.frames(), monotonic()
-                yield [log if news else gr.skip(), *charts, gr.skip(), gr.skip()]
+                yield [log if news else gr.skip(), *charts, save, gr.skip()]
+                save = gr.skip()
                 charts = [gr.skip()] * len(CHARTS)
             if show.run and show.curves:
                 yield from self._parting(show)
@@ -168,8 +170,12 @@ class RaceTab:
             trigger_mode="once",
             **DEVICE,
         )
+        # What still waits in the queue after that is cancelled. Gradio hears a cancellation on a click only, not on a
+        # .then, so the page clicks a button that nobody sees.
+        leave = gr.Button(visible="hidden", elem_id="leave")
+        leave.click(None, cancels=[started], queue=False)
         stop.click(self.on_stop, queue=False, show_progress="hidden", api_visibility="private").then(
-            None, cancels=[started], queue=False
+            None, js="() => document.getElementById('leave').click()"
         )
         gr.api(self.race, api_name="race", **DEVICE)
         gr.api(self.race_once, api_name="race_once", **DEVICE)
@@ -191,7 +197,11 @@ class RaceTab:
                 )
             with gr.Row():
                 tokens = gr.Slider(
-                    16, limits.max_new_tokens, defaults.max_new_tokens, step=1, label=text("max_new_tokens")
+                    min(16, limits.max_new_tokens // 2),
+                    limits.max_new_tokens,
+                    defaults.max_new_tokens,
+                    step=1,
+                    label=text("max_new_tokens"),
                 )
                 length = gr.Slider(
                     1,

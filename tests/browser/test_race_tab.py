@@ -178,9 +178,10 @@ def test_examples_fill_the_prompt(opened):
 
 
 def test_an_empty_prompt_is_an_alert_and_the_page_goes_on(opened):
-    begin(opened, " ")
-    expect(opened.get_by_role("alert").filter(has_text="prompt: is empty")).to_be_visible()
-    finished(opened)
+    for words in ("", " \n"):
+        begin(opened, words)
+        expect(opened.get_by_role("alert").filter(has_text="prompt: is empty")).to_be_visible()
+        finished(opened)
     begin(opened, PROMPT)
     finished(opened)
     expect(opened.locator(".verdict[data-kind=identical]")).to_be_visible()
@@ -201,7 +202,7 @@ def test_stop_ends_a_race_and_the_next_one_runs(long):
     expect(long.locator(".verdict[data-kind=identical]")).to_be_visible()
 
 
-def test_a_page_that_is_closed_frees_the_device(long, other, address, long_address):
+def test_a_page_that_is_closed_frees_the_device(long, other, long_address):
     visit(other, long_address)
     begin(long, PROMPT)
     under_way(long)
@@ -227,27 +228,51 @@ def test_a_second_visitor_is_told_to_wait_and_then_served(long, other, long_addr
     finished(other)
 
 
+def test_a_waiting_visitor_who_stops_leaves_the_queue(long, other, long_address):
+    visit(other, long_address)
+    begin(long, PROMPT)
+    under_way(long)
+    prompt(other).fill(PROMPT)
+    other.locator("#run").click()
+    expect(other.get_by_text(re.compile("wait|queue", re.I)).first).to_be_visible()
+    other.locator("#stop").click()
+    other.wait_for_timeout(1000)
+    long.locator("#stop").click()
+    finished(long)
+    other.wait_for_timeout(3000)
+    begun = tokens(other, "plain").count()
+    other.locator("#stop").click()
+    assert begun == 0
+
+
 # --- looks -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious_and_a_phone_scrolls_only_down(page, address, theme):
-    visit(page, f"{address}?__theme={theme}")
-    assert page.evaluate("() => document.body.classList.contains('dark')") == (theme == "dark")
+@pytest.fixture(params=["light", "dark"])
+def full(page, address, request) -> Page:
+    """The page in one of its themes with everything on it: a race that was run, the settings open."""
+    visit(page, f"{address}?__theme={request.param}")
+    assert page.evaluate("() => document.body.classList.contains('dark')") == (request.param == "dark")
     begin(page, PROMPT)
     under_way(page)
     page.locator("#stop").click()
     finished(page)
     open_settings(page)
     page.wait_for_timeout(500)
-    found = Axe().run(page).response["violations"]
-    serious = [
-        (one["id"], node["html"][:160], node.get("failureSummary", "")[:160])
-        for one in found
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ]
-    page.set_viewport_size({"width": 380, "height": 800})
-    page.wait_for_timeout(500)
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 380
-    assert serious == []
+    return page
+
+
+def test_nothing_scrolls_sideways_on_a_phone(full):
+    full.set_viewport_size({"width": 380, "height": 800})
+    full.wait_for_timeout(500)
+    assert full.evaluate("() => document.documentElement.scrollWidth") <= 380
+    parts = "#prompt, #run, #stop, #save, #stage, #chart_tokens, #chart_rate, #chart_latency, #chart_memory"
+    boxes = [box.bounding_box() for box in full.locator(parts).all()]
+    assert len(boxes) == 9 and all(box and box["x"] >= 0 and box["x"] + box["width"] <= 380 for box in boxes)
+
+
+def test_axe_finds_nothing_serious(full):
+    found = Axe().run(full).response["violations"]
+    assert [
+        (one["id"], node["html"]) for one in found if one["impact"] in ("serious", "critical") for node in one["nodes"]
+    ] == []
