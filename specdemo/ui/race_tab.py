@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import Event as Flag
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import gradio as gr
@@ -77,15 +77,12 @@ class RaceTab:
         finally:
             shutil.rmtree(folder)
 
-    def on_stop(self, request: gr.Request) -> None:
-        """Ask this page's race to end, and give it time to say its last words before its event is cancelled."""
-        visitor = str(request.session_hash)
-        if flag := self._running.get(visitor):
+    def on_stop(self, request: gr.Request) -> bool:
+        """Ask this page's race to end. Returns whether it has none under way, so that only the queue can hold one."""
+        flag = self._running.get(str(request.session_hash))
+        if flag:
             flag.set()
-        for _ in range(40):
-            if visitor not in self._running:
-                return
-            sleep(0.05)
+        return flag is None
 
     def race(
         self,
@@ -170,12 +167,13 @@ class RaceTab:
             trigger_mode="once",
             **DEVICE,
         )
-        # What still waits in the queue after that is cancelled. Gradio hears a cancellation on a click only, not on a
-        # .then, so the page clicks a button that nobody sees.
+        # A race under way ends by itself, with its last words; one that still waits in the queue is cancelled. Gradio
+        # hears a cancellation on a click only, not on a .then, so the page clicks a button that nobody sees.
         leave = gr.Button(visible="hidden", elem_id="leave")
         leave.click(None, cancels=[started], queue=False)
-        stop.click(self.on_stop, queue=False, show_progress="hidden", api_visibility="private").then(
-            None, js="() => document.getElementById('leave').click()"
+        waits = gr.Checkbox(visible="hidden")
+        stop.click(self.on_stop, None, waits, queue=False, show_progress="hidden", api_visibility="private").then(
+            None, waits, js="(waits) => { if (waits) document.getElementById('leave').click(); }"
         )
         gr.api(self.race, api_name="race", **DEVICE)
         gr.api(self.race_once, api_name="race_once", **DEVICE)
