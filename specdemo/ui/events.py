@@ -87,7 +87,7 @@ def closing(run: Run) -> list[Event]:
     return [
         figures(run.tallies),
         {"e": "verdict", "kind": verdict.verdict, "text": words},
-        status(_summary(run)),
+        status(text("done")),
         {"e": "end", "finish": finish, "text": f"{_summary(run)} {words}"},
     ]
 
