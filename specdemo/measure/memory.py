@@ -22,7 +22,8 @@ def weight_bytes(*models: torch.nn.Module) -> int:
         for tensor in _tensors(model)
         for storage in [tensor.untyped_storage()]
     }
-    return sum(storages.values())
+    packed = sum(getattr(module, "packed_bytes", 0) for model in models for module in model.modules())
+    return sum(storages.values()) + packed
 
 
 def _tensors(model: torch.nn.Module) -> Iterable[torch.Tensor]:

@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 from specdemo import device
 from specdemo.config import Dtype
 from specdemo.engine.cache import CachedModel
-from specdemo.models import embedded
+from specdemo.models import embedded, kernels
 from specdemo.models.pairs import Pair
 from specdemo.request import RequestError
 
@@ -95,6 +95,7 @@ def _model(name: str, dtype: Dtype) -> tuple[Tokenizer, PreTrainedModel]:
         raise LoadError(f"cannot load {name!r}: {str(error).splitlines()[0]}") from error
     model.to(device.pick())  # type: ignore[arg-type]
     model.eval()
+    kernels.pack(model)
     _warm(model)
     return tokenizer, model
 
