@@ -9,9 +9,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from specdemo.config import Limits, Settings
+from specdemo.draft import commands as draft_commands
 from specdemo.models.pairs import PAIRS
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__import__("specdemo").__doc__)
+
+app.add_typer(draft_commands.app, name="draft")
 
 # Whoever owns the terminal owns the machine: only the model's own context limits them.
 ANYTHING = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)

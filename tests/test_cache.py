@@ -46,6 +46,46 @@ def test_any_sequence_of_appends_and_rollbacks_leaves_a_true_cache(name, moves):
             assert len(cached) == len(ids)
 
 
+TREE = (-1, 0, 0, 1, 1, 2, 5, 3)  # as forward() takes it: the last committed token, then seven nodes
+
+
+def branch(parents, node):
+    """Nodes from the root down to `node`."""
+    return [] if node < 0 else [*branch(parents, parents[node]), node]
+
+
+@pytest.mark.parametrize("prompt", [1, 5, 21])  # 21: longer than the windows of 8
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_each_node_of_a_tree_equals_a_fresh_forward_from_the_root_and_the_kept_path_goes_on_truly(architecture, prompt):
+    target = model(architecture)
+    past = [(7 * i + 3) % 32 for i in range(prompt)]
+    tokens = [5, 9, 17, 4, 30, 22, 8, 11]
+    with torch.inference_mode():
+        for leaf in range(len(TREE)):
+            cached = CachedModel(target)
+            cached.forward(past)
+            logits = cached.forward(tokens, TREE)
+            for node in range(len(TREE)):
+                fresh = target(torch.tensor([past + [tokens[i] for i in branch(TREE, node)]])).logits[0, -1]
+                torch.testing.assert_close(logits[node], fresh, atol=1e-4, rtol=1e-4)
+            path = branch(TREE, leaf)
+            cached.keep(prompt, path)
+            assert len(cached) == prompt + len(path)
+            kept = past + [tokens[i] for i in path]
+            fresh = target(torch.tensor([[*kept, 13]])).logits[0, -1:]
+            torch.testing.assert_close(cached.forward([13]), fresh, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_a_tree_of_width_one_is_a_chain(architecture):
+    target = model(architecture)
+    chain, tree = CachedModel(target), CachedModel(target)
+    with torch.inference_mode():
+        for cached in (chain, tree):
+            cached.forward(list(range(12)))
+        torch.testing.assert_close(tree.forward([4, 5, 6], [-1, 0, 1]), chain.forward([4, 5, 6]), atol=1e-5, rtol=1e-5)
+
+
 def test_a_buffer_grows_by_blocks_and_its_bytes_are_counted(monkeypatch):
     monkeypatch.setattr(cache_module, "BLOCK", 4)
     cached = CachedModel(model())
@@ -68,5 +108,5 @@ def test_the_context_is_not_overrun():
 
 
 def test_more_than_there_is_cannot_be_kept():
-    with pytest.raises(ValueError, match="cannot keep 1 of 0"):
+    with pytest.raises(ValueError, match="cannot keep 1 "):
         CachedModel(model()).keep(1)

@@ -54,17 +54,19 @@ class Table:
         digest = hashlib.sha256(repr((self.seed, prefix)).encode()).digest()
         return torch.tensor([byte / 160 for byte in digest[: self.vocabulary]], dtype=torch.float64)
 
-    def forward(self, tokens, keep_logits=None):
-        rows = []
-        for token in tokens:
-            self.ids.append(token)
-            rows.append(self.logits(tuple(self.ids)))
-        return torch.stack(rows)[-(keep_logits or len(rows)) :]
+    def forward(self, tokens, parents=None, keep_logits=None):
+        start, paths = tuple(self.ids), []
+        for i, token in enumerate(tokens):
+            parent = i - 1 if parents is None else parents[i]
+            paths.append((*(start if parent < 0 else paths[parent]), token))
+        self.ids += tokens
+        return torch.stack([self.logits(path) for path in paths])[-(keep_logits or len(paths)) :]
 
     def prefill(self, tokens):
         if tokens:
-            yield self.forward(tokens, 1)
+            yield self.forward(tokens, keep_logits=1)
 
-    def keep(self, length: int) -> None:
-        assert 0 <= length <= len(self.ids)
-        del self.ids[length:]
+    def keep(self, length: int, path=()) -> None:
+        kept = [*self.ids[:length], *(self.ids[length + row] for row in path)]
+        assert len(kept) == length + len(path)
+        self.ids = kept

@@ -61,9 +61,10 @@ def speculative(
     draft = NOTHING
     while True:
         # 2. Accept and commit.
-        step = _commit(draft, verify(draft, logits, task.sampling, rng), logits, ids, task)
-        # 3. Roll back: the cache holds all tokens but the last.
-        target.keep(len(ids) - 1)
+        verdict, start = verify(draft, logits, task.sampling, rng), len(ids) - 1
+        step = _commit(draft, verdict, logits, ids, task)
+        # 3. Keep the accepted path and roll the rest back: the cache holds all tokens but the last.
+        target.keep(start, [0, *(i + 1 for i in verdict.path)][: len(ids) - 1 - start])
         yield watch.stamped(step, target.cache_bytes + drafter.cache_bytes)
         if step.finish:
             return
@@ -74,7 +75,7 @@ def speculative(
         draft = drafter.propose(ids, room) if room > 0 else NOTHING
         watch.lap("draft")
         # 5. Target pass over the last token and the draft.
-        logits = target.forward([ids[-1], *draft.tokens])
+        logits = target.forward([ids[-1], *draft.tokens], draft.tree)
         watch.lap("verify")
 
 
@@ -117,8 +118,10 @@ def _scores(logits: torch.Tensor, chosen: list[int]) -> tuple[list[float], list[
 def _nodes(draft: Draft, verdict: Verdict, kept: int) -> tuple[Node, ...]:
     """What was drafted and what became of it. A node behind the cut of an answer's end counts as never tested."""
     accepted = set(verdict.path[:kept])
-    cut = verdict.path[kept - 1] if kept <= len(verdict.path) else len(draft.tokens)
-    p = {i: p for i, p in verdict.tested.items() if i <= cut}
+    tested = list(verdict.tested)
+    if kept <= len(verdict.path):
+        tested = tested[: tested.index(verdict.path[kept - 1]) + 1]
+    p = {i: verdict.tested[i] for i in tested}
     return tuple(
         Node(
             id=token,

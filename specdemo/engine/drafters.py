@@ -40,6 +40,13 @@ class Draft:
         """Nodes whose parent is `node` (-1: the last committed token), in the order of drawing."""
         return [i for i, parent in enumerate(self.parents) if parent == node]
 
+    @property
+    def tree(self) -> list[int] | None:
+        """Parents as `CachedModel.forward` takes them when the last committed token goes first; None for a chain."""
+        if self.parents == tuple(range(-1, len(self.parents) - 1)):
+            return None
+        return [-1, *(parent + 1 for parent in self.parents)]
+
     @staticmethod
     def chain(
         tokens: Sequence[int],

@@ -1,0 +1,76 @@
+"""What being watched costs the paths: `python benchmarks/streaming.py`. Ratios within one run; some minutes.
+
+One server, one prompt, three ways to ask, in turns: one answer at the end (nothing is streamed), a client that reads the
+stream, and a real headless Chromium on the same machine that draws it. All figures are by own clocks.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from sys import path
+
+path.insert(0, str(Path(__file__).parents[1]))
+path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import typer  # noqa: E402
+from gradio_client import Client  # noqa: E402
+from playwright.sync_api import Browser, sync_playwright  # noqa: E402
+from rich.progress import track  # noqa: E402
+from serving import served  # noqa: E402
+
+from specdemo.config import Defaults, Settings  # noqa: E402
+
+PROMPT = "List ten things to pack for a week of hiking in the mountains."
+Figures = dict[str, float]
+
+
+def main(runs: int = 5, tokens: int = 96) -> None:
+    settings = Settings(defaults=Defaults(max_new_tokens=tokens))
+    with served(settings) as address, sync_playwright() as playwright:
+        chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        client = Client(address, verbose=False)
+        ask = {"prompt": PROMPT, "max_new_tokens": tokens}
+        cases: dict[str, Callable[[], Figures]] = {
+            "unwatched": lambda: unwatched(client, ask),
+            "stream": lambda: streamed(client, ask),
+            "browser": lambda: drawn(browser, address),
+        }
+        cases["unwatched"]()
+        seen = [{name: case() for name, case in cases.items()} for _ in track(range(runs), "Measuring")]
+        browser.close()
+    for side in ("plain", "speculative"):
+        for name in ("stream", "browser"):
+            ratio = median(run[name][side] / run["unwatched"][side] for run in seen)
+            print(f"{side}, {name} / unwatched: {ratio:.3f}")
+        print(side, *(f"{name} {median(run[name][side] for run in seen):.1f} tokens/s" for name in cases))
+
+
+def unwatched(client: Client, ask: dict) -> Figures:
+    answer = client.predict(**ask, api_name="/race_once")
+    return {side: answer[side]["decode_tokens_per_s"] for side in ("plain", "speculative")}
+
+
+def streamed(client: Client, ask: dict) -> Figures:
+    log = list(client.submit(**ask, api_name="/race"))[-1]
+    figures = [event for event in map(json.loads, log.splitlines()) if event["e"] == "figures"][-1]
+    return {side: float(figures["values"]["decode_tokens_per_s"][side]) for side in ("plain", "speculative")}
+
+
+def drawn(browser: Browser, address: str) -> Figures:
+    page = browser.new_page(viewport={"width": 1400, "height": 1200})
+    page.goto(address)
+    page.fill("#prompt textarea", PROMPT)
+    page.click("#run")
+    page.wait_for_selector(".verdict:not(:empty)", timeout=300_000)
+    row = page.locator(".board tr").filter(has_text="Decode")
+    plain, speculative = row.locator("td").all_inner_texts()[:2]
+    page.close()
+    return {"plain": float(plain), "speculative": float(speculative)}
+
+
+if __name__ == "__main__":
+    typer.run(main)

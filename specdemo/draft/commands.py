@@ -1,0 +1,43 @@
+"""`python -m specdemo draft ...`: make a draft for the embedded target, step by step."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Make the embedded target's draft and n-gram table.")
+
+ANSWERS = Path("data/answers.jsonl")
+
+
+@app.command()
+def data(
+    out: Annotated[Path, typer.Option(help="File of answers; an existing one is continued.")] = ANSWERS,
+    tokens: Annotated[int, typer.Option(help="Answer tokens in the file at the end.")] = 2_000_000,
+    slots: Annotated[int, typer.Option(help="Sequences written at once.")] = 128,
+    seed: Annotated[int, typer.Option(help="Of the sampling; a continued file goes on with another stream.")] = 1,
+    states: Annotated[bool, typer.Option(help="Keep the hidden states too, for training a head.")] = True,
+    exclude: Annotated[
+        Path | None, typer.Option(help=".jsonl with a prompt in each line: never trained on.", show_default=False)
+    ] = None,
+) -> None:
+    """Let the target write messages and answer them."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from specdemo import device
+    from specdemo.draft.answers import Writer, write
+    from specdemo.models.load import load, resolve_dtype
+    from specdemo.models.pairs import PAIRS
+    from specdemo.text import encode
+
+    loaded = load(PAIRS["embedded"], resolve_dtype("auto", device.pick()))
+    prompts = [json.loads(line)["prompt"] for line in exclude.read_text().splitlines()] if exclude else []
+    excluded = {tuple(encode(loaded.tokenizer, prompt, chat=False)) for prompt in prompts}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    size = out.stat().st_size if out.exists() else 0
+    writer = Writer(loaded.target, loaded.tokenizer, slots, seed + size)
+    with Progress(*Progress.get_default_columns()[:1], BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
+        task = bar.add_task("Answer tokens", total=tokens)
+        for done in write(out, writer, tokens, excluded, states):
+            bar.update(task, completed=done)
