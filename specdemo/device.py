@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FRAME_S = 0.1  # seconds of work between two looks at the outside world
+PATIENCE_S = 0.5  # seconds without a frame before the caller is told that there is none; long: a word costs work too
 SETTLE_S = 0.25  # seconds to wait for a frame to be drawn, at most
 LOOK_S, IDLE = 0.02, 0.7  # seconds a look, and the share of all processors that must be idle in it
 
@@ -64,7 +65,7 @@ def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn: bool) -> 
             if drawn:
                 settle()
             job = _worker.submit(advance)
-            while wait([job], timeout=FRAME_S).not_done:
+            while wait([job], timeout=PATIENCE_S).not_done:
                 yield []
             items, done = job.result()
             yield items

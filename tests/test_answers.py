@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from specdemo.draft.answers import RAW, Writer, read, write
-from specdemo.engine.cache import CachedModel
 from specdemo.models.load import load
 from specdemo.models.pairs import PAIRS
 

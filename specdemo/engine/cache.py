@@ -53,7 +53,7 @@ class GrowingLayer(CacheLayerMixin):
         return grown
 
     def compact(self, length: int, rows: torch.Tensor) -> None:
-        """Move the positions `length + rows` to directly behind the first `length`, which stay; the rest is forgotten."""
+        """Keep the first `length` positions and move the positions `length + rows` right behind them."""
         end = length + len(rows)
         for buffer in (self.keys, self.values):
             assert buffer is not None

@@ -38,6 +38,5 @@ def pack(model: nn.Module) -> None:
         return
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            weight = getattr(child, "weight", None)
-            if type(child) is nn.Linear and weight.device.type == "cpu" and weight.dtype == torch.float32:
+            if type(child) is nn.Linear and child.weight.device.type == "cpu" and child.weight.dtype == torch.float32:
                 setattr(parent, name, PackedLinear(child))
