@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import Any
@@ -15,7 +16,8 @@ from specdemo import __version__, device
 from specdemo.config import Mode
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative, synchronize
-from specdemo.engine.drafters import ChainDraft, Drafter, NgramLookup
+from specdemo.engine.drafters import ChainDraft, Drafter, NgramDraft
+from specdemo.engine.ngram import NgramModel
 from specdemo.engine.race import race, timed
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.types import Sampling, Step, Task
@@ -23,7 +25,7 @@ from specdemo.measure import memory
 from specdemo.measure.metrics import Lossless, Tally, lossless, speed_up
 from specdemo.measure.trace import Trace
 from specdemo.models.load import Loaded, load, resolve_dtype
-from specdemo.models.pairs import PAIRS, Pair
+from specdemo.models.pairs import PAIRS
 from specdemo.request import RaceRequest, RequestError
 from specdemo.text import TextStream, decode, encode
 
@@ -31,7 +33,7 @@ PATHS = ("plain", "speculative")
 
 
 def _ngram(loaded: Loaded, task: Task, rng: Randomness) -> Drafter:
-    return NgramLookup()
+    return NgramDraft(NgramModel(loaded.ngram))
 
 
 def _chain(loaded: Loaded, task: Task, rng: Randomness) -> Drafter:
@@ -47,7 +49,7 @@ def load_for(request: RaceRequest) -> Loaded:
     """The pair that a checked request names, loaded. Raises LoadError where that fails."""
     pair = PAIRS[request.pair]
     if request.draft is not None:
-        pair = Pair(f"{pair.name} + {request.draft}", pair.title, pair.target, request.draft)
+        pair = replace(pair, name=f"{pair.name} + {request.draft}", draft=request.draft)
     return load(pair, resolve_dtype(request.dtype, device.pick()))
 
 

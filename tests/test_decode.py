@@ -9,7 +9,8 @@ from tiny import CONFIGS, Table, model
 from specdemo.engine import cache as cache_module
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
-from specdemo.engine.drafters import ChainDraft, Draft, NgramLookup
+from specdemo.engine.drafters import ChainDraft, Draft, NgramDraft
+from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.types import Finish, Origin, Outcome, Sampling, Task
 
@@ -40,7 +41,7 @@ def rng():
 
 def drafter(kind, target, architecture, sampling=GREEDY):
     if kind == "ngram":
-        return NgramLookup(3, 1)
+        return NgramDraft(NgramModel(NgramTable()))
     if kind == "wrong":
         return Wrong(target)
     draft = target if kind == "itself" else model(architecture, seed=1)
@@ -203,7 +204,7 @@ def test_the_same_seed_gives_the_same_answer():
 
 def test_scores_and_margins_are_those_of_a_fresh_forward_pass():
     target = model()
-    steps = list(speculative(CachedModel(target), NgramLookup(3, 1), Task(PROMPT, 12), 4, rng()))
+    steps = list(speculative(CachedModel(target), NgramDraft(NgramModel(NgramTable())), Task(PROMPT, 12), 4, rng()))
     tokens = [token for step in steps for token in step.tokens]
     with torch.inference_mode():
         logits = target(torch.tensor([[*PROMPT, *(token.id for token in tokens)]])).logits[0]
@@ -220,7 +221,7 @@ def test_a_tie_goes_to_the_lowest_id_in_both_paths():
 
     task = Task((0, 1), 6)
     assert answer(plain(Tied(4, 0), task, rng())) == [1] * 6
-    assert answer(speculative(Tied(4, 0), NgramLookup(2, 1), task, 3, rng())) == [1] * 6
+    assert answer(speculative(Tied(4, 0), NgramDraft(NgramModel(NgramTable())), task, 3, rng())) == [1] * 6
 
 
 def test_closing_a_path_in_mid_run_leaves_inference_mode():

@@ -14,7 +14,8 @@ from tiny import Table
 
 from specdemo.engine import verify as verify_module
 from specdemo.engine.decode import plain, speculative
-from specdemo.engine.drafters import ChainDraft, Draft, NgramLookup
+from specdemo.engine.drafters import ChainDraft, Draft, NgramDraft
+from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.sampling import distribution
 from specdemo.engine.types import Origin, Sampling, Task
 
@@ -144,7 +145,7 @@ def test_chain_is_lossless_with_other_processors_on_the_draft():
 @pytest.mark.parametrize("length", [1, 2])
 def test_ngram_lookup_is_lossless(length):
     job = task(length + 2, prompt=(0, 1, 2, 0, 1))
-    got = exact(lambda script: ids(speculative(Table(3, 1), NgramLookup(2, 1), job, length, script)))
+    got = exact(lambda script: ids(speculative(Table(3, 1), NgramDraft(NgramModel(NgramTable())), job, length, script)))
     assert distance(got, reference(3, job)) < 1e-12
 
 

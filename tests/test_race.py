@@ -11,7 +11,8 @@ from tiny import model
 
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
-from specdemo.engine.drafters import NgramLookup
+from specdemo.engine.drafters import NgramDraft
+from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.race import race, timed
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.types import Origin, Step, Task, Token
@@ -101,7 +102,7 @@ def test_raced_and_solo_paths_commit_the_same_tokens():
         rng = Randomness(1, torch.device("cpu"))
         return {
             "plain": plain(CachedModel(target), task, rng),
-            "speculative": speculative(CachedModel(target), NgramLookup(2, 1), task, 3, rng),
+            "speculative": speculative(CachedModel(target), NgramDraft(NgramModel(NgramTable())), task, 3, rng),
         }
 
     solo = {name: [token.id for step in path for token in step.tokens] for name, path in paths().items()}

@@ -11,7 +11,8 @@ from tiny import Table, model
 from specdemo.engine import sampling as sampling_module
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
-from specdemo.engine.drafters import ChainDraft, NgramLookup
+from specdemo.engine.drafters import ChainDraft, NgramDraft
+from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.sampling import Randomness, distribution, log_probs
 from specdemo.engine.types import Sampling, Task
 
@@ -81,7 +82,11 @@ def test_joint_frequencies_of_two_tokens_fit_the_target(kind):
         if kind == "plain":
             steps = plain(target, job, rng)
         else:
-            drafter = ChainDraft(Table(3, 2), 3, 3, settings_, rng) if kind == "chain" else NgramLookup(2, 1)
+            drafter = (
+                ChainDraft(Table(3, 2), 3, 3, settings_, rng)
+                if kind == "chain"
+                else NgramDraft(NgramModel(NgramTable()))
+            )
             steps = speculative(target, drafter, job, 2, rng)
         pair = tuple(token.id for step in steps for token in step.tokens)[1:]
         counts[pair] = counts.get(pair, 0) + 1

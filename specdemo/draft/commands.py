@@ -1,14 +1,18 @@
 """`python -m specdemo draft ...`: make a draft for the embedded target, step by step."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from specdemo.models.pairs import WEIGHTS
+
 app = typer.Typer(no_args_is_help=True, help="Make the embedded target's draft and n-gram table.")
 
 ANSWERS = Path("data/answers.jsonl")
+Answers = Annotated[list[Path], typer.Argument(help="Files of answers (.jsonl or .jsonl.gz).")]
 
 
 @app.command()
@@ -41,3 +45,36 @@ def data(
         task = bar.add_task("Answer tokens", total=tokens)
         for done in write(out, writer, tokens, excluded, states):
             bar.update(task, completed=done)
+
+
+@app.command()
+def ngram(
+    answers: Answers,
+    out: Annotated[Path, typer.Option(help="The table.")] = WEIGHTS / "embedded-ngram.safetensors",
+    order: Annotated[int, typer.Option(help="Ids of the longest context, at most 3.")] = 3,
+    least: Annotated[int, typer.Option(help="Times a follower of two ids or more must have been seen.")] = 2,
+    most: Annotated[int, typer.Option(help="Followers kept of a context of two ids or more.")] = 6,
+) -> None:
+    """Count the n-gram table over the answers."""
+    from rich.progress import track
+
+    from specdemo.draft.answers import read
+    from specdemo.engine.ngram import NgramTable
+
+    rows = [row for path in answers for row in read(path)]
+    table = NgramTable.count(((row.ids, row.message) for row in track(rows, "Counting")), order, least, most)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    table.write(out, _provenance(answers) | {"tokens": str(sum(len(row.ids) - row.message for row in rows))})
+    sizes = [len(level.keys) for level in table.levels]
+    print(f"{out}: {out.stat().st_size / 1e6:.2f} MB, contexts by length: {sizes}")
+
+
+def _provenance(answers: list[Path]) -> dict[str, str]:
+    """What a file of weights says about where it comes from."""
+    digest = sha256()
+    for path in answers:
+        digest.update(path.read_bytes())
+    return {
+        "license": "Apache-2.0; derived from SmolLM2-135M-Instruct (Apache-2.0)",
+        "answers_sha256": digest.hexdigest(),
+    }

@@ -15,65 +15,76 @@ BLOCK = 64  # positions by which a buffer grows; appending must not copy the who
 PREFILL_CHUNK = 512  # prompt tokens a forward pass, so that a Stop is heard inside a long prompt
 
 
+class Buffer:
+    """Rows [..., T, width] along the second last dimension, `length` of them filled."""
+
+    def __init__(self) -> None:
+        self.data: torch.Tensor | None = None
+        self.length = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes if self.data is not None else 0
+
+    def append(self, rows: torch.Tensor) -> torch.Tensor:
+        """Add [..., N, width] and return a view of all filled rows."""
+        end = self.length + rows.shape[-2]
+        if self.data is None or end > self.data.shape[-2]:
+            grown = rows.new_empty(*rows.shape[:-2], -(-end // BLOCK) * BLOCK, rows.shape[-1])
+            if self.data is not None:
+                grown[..., : self.length, :] = self.data[..., : self.length, :]
+            self.data = grown
+        self.data[..., self.length : end, :] = rows
+        self.length = end
+        return self.data[..., :end, :]
+
+    def keep(self, length: int, path: torch.Tensor | None) -> None:
+        """Keep the first `length` rows and move the rows `length + path` right behind them; None is no row more."""
+        end = length if path is None else length + len(path)
+        if path is not None:
+            assert self.data is not None
+            self.data[..., length:end, :] = self.data[..., length + path, :]
+        self.length = end
+
+
 class GrowingLayer(CacheLayerMixin):
-    """Keys and values of one layer in buffers [B, heads, capacity, head_dim] that are filled to `length`."""
+    """Keys and values of one layer, [B, heads, T, head_dim]."""
 
     is_sliding = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.length = 0
+        self.buffers = Buffer(), Buffer()
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys = key_states.new_empty(*key_states.shape[:2], 0, key_states.shape[-1])
-        self.values = value_states.new_empty(*value_states.shape[:2], 0, value_states.shape[-1])
         self.is_initialized = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append [B, heads, N, head_dim] and return views of all filled positions [B, heads, length, head_dim]."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None and self.values is not None
-        end = self.length + key_states.shape[-2]
-        if end > self.keys.shape[-2]:
-            capacity = -(-end // BLOCK) * BLOCK
-            self.keys = self._grown(self.keys, capacity)
-            self.values = self._grown(self.values, capacity)
-        self.keys[:, :, self.length : end] = key_states
-        self.values[:, :, self.length : end] = value_states
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def _grown(self, buffer: torch.Tensor, capacity: int) -> torch.Tensor:
-        grown = buffer.new_empty(*buffer.shape[:2], capacity, buffer.shape[-1])
-        grown[:, :, : self.length] = buffer[:, :, : self.length]
-        return grown
-
-    def compact(self, length: int, rows: torch.Tensor) -> None:
-        """Keep the first `length` positions and move the positions `length + rows` right behind them."""
-        end = length + len(rows)
-        for buffer in (self.keys, self.values):
-            assert buffer is not None
-            buffer[:, :, length:end] = buffer[:, :, length + rows]
-        self.length = end
+        """Append [B, heads, N, head_dim] and return views of all filled positions [B, heads, T, head_dim]."""
+        self.is_initialized = True
+        self.keys, self.values = map(Buffer.append, self.buffers, (key_states, value_states))
+        return self.keys, self.values
 
     def get_seq_length(self) -> int:
-        return self.length
+        return self.buffers[0].length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.length + query_length, 0
+        return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
         return -1
 
 
 class CachedModel:
-    """A model and the cache of one path. Several paths may share one model; each has its own cache."""
+    """A model and the cache of one path. Several paths may share one model; each has its own cache.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    keep_states: also keep the last hidden state (after the final norm) of every position in `states` [T, D], for a
+    drafter that reads them.
+    """
+
+    def __init__(self, model: PreTrainedModel, keep_states: bool = False) -> None:
         self.model = model
         self.config: Any = model.config.get_text_config()
         self.layers = [GrowingLayer() for _ in range(self.config.num_hidden_layers)]
@@ -81,27 +92,43 @@ class CachedModel:
         self.context: int = self.config.max_position_embeddings  # tokens
         self.window: int | None = getattr(self.config, "sliding_window", None)  # tokens
         self.device: torch.device = model.device
+        self._states = Buffer() if keep_states else None
+        self._branches: list[int] = []  # parents of the tree's rows that were appended since the last keep()
 
     def __len__(self) -> int:
         """Filled positions."""
-        return self.layers[0].length
+        return self.layers[0].get_seq_length()
+
+    @property
+    def states(self) -> torch.Tensor:
+        """Last hidden states [T, D] of the filled positions."""
+        assert self._states is not None and self._states.data is not None, "ask for them with keep_states"
+        return self._states.data[: self._states.length]
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes allocated for keys and values."""
-        return sum(
-            layer.keys.nbytes + layer.values.nbytes
-            for layer in self.layers
-            if layer.keys is not None and layer.values is not None
-        )
+        """Bytes allocated for keys, values and states."""
+        return sum(buffer.nbytes for buffer in self._buffers())
+
+    def _buffers(self) -> Iterator[Buffer]:
+        for layer in self.layers:
+            yield from layer.buffers
+        if self._states is not None:
+            yield self._states
 
     def forward(
-        self, tokens: Sequence[int], parents: Sequence[int] | None = None, keep_logits: int | None = None
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None = None,
+        keep_logits: int | None = None,
+        features: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Append `tokens` (N ids) and return the logits [keep_logits or N, V] of the last positions.
 
-        parents: a token tree. parents[i] is the index in `tokens` of the token before tokens[i], -1 the last cached
-        position; None is a chain. Each token sees the cache and its own ancestors, as if no other branch were there.
+        parents: a token tree behind what keep() left. parents[i] is the row of the token before tokens[i], counted
+        from there over all calls, -1 the last kept position; None is a chain. Each token sees what was kept and its
+        own ancestors, as if no other branch were there.
+        features [N, D]: a second input, for a model that takes one.
         Raises ValueError when the context would overflow; the cache is then unchanged.
         """
         if len(self) + len(tokens) > self.context:
@@ -110,30 +137,40 @@ class CachedModel:
                 "shorten the prompt or ask for fewer tokens"
             )
         ids = torch.tensor([list(tokens)], device=self.device)
-        tree = self._tree(parents) if parents is not None else {}
-        out = self.model(ids, cache=self.cache, use_cache=True, logits_to_keep=keep_logits or len(tokens), **tree)
+        options: dict[str, Any] = self._tree(parents) if parents is not None else {}
+        assert parents is not None or not self._branches, "a chain behind a tree would see every branch"
+        if features is not None:
+            options["features"] = features[None]
+        if self._states is not None:
+            options["output_hidden_states"] = True
+        out = self.model(ids, cache=self.cache, use_cache=True, logits_to_keep=keep_logits or len(tokens), **options)
+        if self._states is not None:
+            self._states.append(out.hidden_states[-1][0])
         return out.logits[0]
 
     def _tree(self, parents: Sequence[int]) -> dict[str, Any]:
-        """Positions [1, N] and attention mask [1, 1, N, T + N] of a tree behind T cached positions.
+        """Positions [1, N] and attention mask [1, 1, N, T + N] of N further rows of a tree behind T cached positions.
 
         A mask of one's own replaces a sliding window, so the window is written into it.
         Source: Miao et al. 2024 (SpecInfer), section 4.2, tree attention.
         """
-        past, depth = len(self), [0] * len(parents)
-        ancestors = torch.eye(len(parents), dtype=torch.bool)
-        for i, parent in enumerate(parents):
+        trunk = len(self) - len(self._branches)
+        self._branches += parents
+        rows, depth = len(self._branches), [0] * len(self._branches)
+        ancestors = torch.eye(rows, dtype=torch.bool)
+        for i, parent in enumerate(self._branches):
             if parent >= 0:
                 depth[i] = depth[parent] + 1
                 ancestors[i] |= ancestors[parent]
-        positions = past + torch.tensor(depth)
-        full = torch.cat([torch.ones(len(parents), past, dtype=torch.bool), ancestors], dim=1)
-        distance = positions[:, None] - torch.cat([torch.arange(past), positions])
+        positions = trunk + torch.tensor(depth)
+        full = torch.cat([torch.ones(rows, trunk, dtype=torch.bool), ancestors], dim=1)
+        distance = positions[:, None] - torch.cat([torch.arange(trunk), positions])
         windowed = full & (distance < self.window) if self.window else full
-        masks = {"full_attention": self._mask(full), "sliding_attention": self._mask(windowed)}
+        new = slice(rows - len(parents), rows)
+        masks = {"full_attention": self._mask(full[new]), "sliding_attention": self._mask(windowed[new])}
         kinds = set(getattr(self.config, "layer_types", None) or ())
         return {
-            "position_ids": positions[None].to(self.device),
+            "position_ids": positions[None, new].to(self.device),
             # A model with several kinds of layers takes a mask for each; the others are windowed as a whole or not.
             "attention_mask": {kind: masks[kind] for kind in kinds} if kinds else masks["sliding_attention"],
         }
@@ -162,9 +199,7 @@ class CachedModel:
         if not 0 <= length + (path[-1] + 1 if path else 0) <= len(self):
             raise ValueError(f"cannot keep {length} and {list(path)} behind them of {len(self)} cached positions")
         straight = list(path) == list(range(len(path)))
-        rows = torch.tensor(path, device=self.device, dtype=torch.long)
-        for layer in self.layers:
-            if straight:
-                layer.length = length + len(path)
-            else:
-                layer.compact(length, rows)
+        rows = None if straight else torch.tensor(path, device=self.device)
+        for buffer in self._buffers():
+            buffer.keep(length + len(path) if straight else length, rows)
+        self._branches.clear()

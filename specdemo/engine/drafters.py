@@ -3,13 +3,16 @@
 A drafter sees the committed ids and returns new nodes only. It never decides what is accepted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from typing import Protocol
 
 import torch
 
 from specdemo.engine.cache import CachedModel
+from specdemo.engine.ngram import NgramModel
 from specdemo.engine.sampling import Randomness, distribution
 from specdemo.engine.types import Origin, Sampling
 
@@ -75,45 +78,60 @@ class Drafter(Protocol):
     def cache_bytes(self) -> int: ...
 
 
-class NgramLookup:
-    """Proposes what followed the longest earlier occurrence of the last n tokens, n from `longest` to `shortest`.
+FLOOR = 0.05  # least probability of a node: below it, a further row of the target's pass costs more than it brings
+BRANCHES = 4  # children a node may have
 
-    The most recent occurrence wins. Where the continuation runs into the present it goes on through its own
-    proposal, so a repeating text is proposed as repeating. Source: Saxena 2023, "Prompt lookup decoding".
+# What may follow a node (-1: the last committed token) behind which the text is `context`: (id, p, who says so).
+Expand = Callable[[int, tuple[int, ...]], Iterable[tuple[int, float, Origin]]]
+
+
+def grow(context: tuple[int, ...], expand: Expand, budget: int, floor: float = FLOOR) -> Draft:
+    """The `budget` most probable nodes of the tree that `expand` spans, each with its p as confidence.
+
+    Best first: a node's probability is the product of p down to it, so its parent is always taken before it. Nodes
+    below `floor` are left out. The children are certain proposals (point masses), not draws.
+    Source: Li et al. 2024 (EAGLE-2), section 4, reranking by cumulative confidence.
     """
+    nodes: list[tuple[int, int, Origin, float]] = []
+    waiting: list[tuple[float, int, int, float, int, Origin, tuple[int, ...]]] = []
+
+    def ask(parent: int, p: float, text: tuple[int, ...]) -> None:
+        for id, conditional, origin in expand(parent, text):
+            if p * conditional >= floor:
+                # The serial number settles ties: the node that was proposed first goes first.
+                heappush(waiting, (-p * conditional, next(serial), parent, conditional, id, origin, text))
+
+    serial = count()
+    ask(-1, 1.0, context)
+    while waiting and len(nodes) < budget:
+        p, _, parent, conditional, id, origin, text = heappop(waiting)
+        nodes.append((id, parent, origin, conditional))
+        ask(len(nodes) - 1, -p, (*text, id))
+    if not nodes:
+        return Draft(note="nothing probable enough to propose")
+    ids, parents, origins, confidence = zip(*nodes, strict=True)
+    return Draft(ids, parents, origins, None, confidence)
+
+
+class NgramDraft:
+    """Proposes the tree that an n-gram model holds most probable. It costs next to nothing and has no cache."""
 
     cache_bytes = 0
 
-    def __init__(self, longest: int = 3, shortest: int = 2) -> None:
-        if not 1 <= shortest <= longest:
-            raise ValueError(f"n-gram lengths must be 1 <= {shortest} <= {longest}")
-        self.lengths = range(longest, shortest - 1, -1)
-        self._indexed = 0
-        self._follower: dict[tuple[int, ...], int] = {}  # n-gram -> position after its latest occurrence
+    def __init__(self, model: NgramModel, floor: float = FLOOR) -> None:
+        self.model = model
+        self.floor = floor
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._indexed = 0
-        self._follower.clear()
-        self._index(prompt)
+        self.model.begin()
+        self.model.read(prompt)
 
     def propose(self, tokens: Sequence[int], budget: int) -> Draft:
-        self._index(tokens)
-        for n in self.lengths:
-            start = self._follower.get(tuple(tokens[-n:])) if len(tokens) > n else None
-            if start is not None:
-                text = list(tokens[start:])
-                while len(text) < budget:
-                    text.append(text[len(text) - (len(tokens) - start)])
-                return Draft.chain(text[:budget], Origin.NGRAM)
-        return Draft(note="no earlier occurrence")
+        self.model.read(tokens)
+        return grow(tuple(tokens[-self.model.longest :]), self._expand, budget, self.floor)
 
-    def _index(self, tokens: Sequence[int]) -> None:
-        # An n-gram is indexed once a token follows it: the last tokens of the text are the question, not an answer.
-        for end in range(max(self._indexed, 1), len(tokens)):
-            for n in self.lengths:
-                if n <= end:
-                    self._follower[tuple(tokens[end - n : end])] = end
-        self._indexed = len(tokens)
+    def _expand(self, node: int, context: tuple[int, ...]) -> Iterable[tuple[int, float, Origin]]:
+        return ((id, p, Origin.NGRAM) for id, p in self.model.next(context, BRANCHES))
 
 
 class ChainDraft:

@@ -1,90 +1,175 @@
 """An n-gram model: what usually follows the last few tokens, from a table and from the text so far.
 
-It knows no model and no tensor; a lookup costs microseconds. Convention: a context is a tuple of the last ids, the
-latest at the end; p is the probability that this model gives a next id.
+It knows no model and no tensor, and a look costs microseconds. Convention: a context is a tuple of ids, the latest at
+the end; p is the probability that this model gives a next id.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-Followers = Sequence[tuple[int, float]]  # (id, discounted probability), most probable first; sums to at most 1
+import numpy as np
+from safetensors.numpy import load_file, save_file
 
 DISCOUNT = 0.5  # taken off every count; what it frees goes to shorter contexts
-WEIGHTS = (0.1, 0.3, 0.5, 0.65, 0.75)  # what the text so far weighs against the table, by length of its match
+BITS = 21  # of an id in a packed context: three ids in 63 bits, vocabularies of two million
+# What the text so far weighs against the table, by the length of the longest context that it has in common with it.
+WEIGHTS = (0.2, 0.4, 0.6, 0.7, 0.8)
+SCALE = 255  # a stored p is a byte
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Fixed counts: context of `order` ids or fewer -> its followers. Empty by default."""
+class Level:
+    """Contexts of one length, M of them. keys [M]: packed, ascending. starts [M + 1]: where each one's followers are.
 
-    order: int = 0
-    followers: Mapping[tuple[int, ...], Followers] = field(default_factory=dict)
+    ids, shares: of all followers; share is the discounted relative frequency, a context's shares sum to less than 1.
+    """
+
+    keys: np.ndarray
+    starts: np.ndarray
+    ids: np.ndarray
+    shares: np.ndarray
+
+    def followers(self, context: Iterable[int]) -> list[tuple[int, float]]:
+        key = pack(context)
+        at = int(self.keys.searchsorted(np.uint64(key)))
+        if at == len(self.keys) or self.keys[at] != key:
+            return []
+        rows = slice(self.starts[at], self.starts[at + 1])
+        return list(zip(self.ids[rows].tolist(), (self.shares[rows] / SCALE).tolist(), strict=True))
+
+
+def pack(context: Iterable[int]) -> int:
+    """A context of at most three ids as one number."""
+    key = 0
+    for id in context:
+        key = key << BITS | id
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class NgramTable:
+    """Counts that were made once: levels[n - 1] holds the contexts of n ids. Empty by default."""
+
+    levels: tuple[Level, ...] = ()
+
+    @staticmethod
+    def read(path: Path) -> NgramTable:
+        arrays = load_file(path)
+        count = sum(name.startswith("keys") for name in arrays)
+        levels = []
+        for n in range(1, count + 1):
+            starts = np.concatenate([[0], np.cumsum(arrays[f"sizes_{n}"], dtype=np.uint32)])
+            levels.append(Level(arrays[f"keys_{n}"], starts, arrays[f"ids_{n}"], arrays[f"shares_{n}"]))
+        return NgramTable(tuple(levels))
+
+    def write(self, path: Path, metadata: dict[str, str]) -> None:
+        arrays: dict[str, np.ndarray] = {}
+        for n, level in enumerate(self.levels, 1):
+            arrays |= {
+                f"keys_{n}": level.keys,
+                f"sizes_{n}": np.diff(level.starts).astype(np.uint8),
+                f"ids_{n}": level.ids.astype(np.min_scalar_type(int(level.ids.max(initial=0)))),
+                f"shares_{n}": level.shares,
+            }
+        save_file(arrays, path, metadata)
+
+    @staticmethod
+    def count(texts: Iterable[tuple[Sequence[int], int]], order: int, least: int, most: int) -> NgramTable:
+        """Count what follows contexts of up to `order` ids in texts, given as (ids, where counting begins).
+
+        Pruned: a follower of two ids or more must have been seen `least` times, and a context keeps at most `most`.
+        """
+        counts: list[dict[tuple[int, ...], Counter[int]]] = [{} for _ in range(order)]
+        for ids, start in texts:
+            for end in range(max(start, 1), len(ids)):
+                for n in range(1, min(order, end) + 1):
+                    counts[n - 1].setdefault(tuple(ids[end - n : end]), Counter())[ids[end]] += 1
+        levels = []
+        for n, found in enumerate(counts, 1):
+            kept = {}
+            for context, seen in found.items():
+                total = seen.total()
+                # A share that rounds to no byte is of no use.
+                followers = [
+                    (id, share)
+                    for id, times in seen.most_common(most if n > 1 else 4 * most)
+                    if (times >= least or n == 1) and (share := int(SCALE * (times - DISCOUNT) / total)) > 0
+                ]
+                if followers:
+                    kept[pack(context)] = followers
+            keys = sorted(kept)
+            sizes = [len(kept[key]) for key in keys]
+            flat = [follower for key in keys for follower in kept[key]]
+            levels.append(
+                Level(
+                    np.array(keys, dtype=np.uint64),
+                    np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint32),
+                    np.array([id for id, _ in flat], dtype=np.uint32),
+                    np.array([share for _, share in flat], dtype=np.uint8),
+                )
+            )
+        return NgramTable(tuple(levels))
 
 
 class NgramModel:
     """Interpolates a table with counts over the text so far, each backing off from long contexts to short ones.
 
-    Source: Ney, Essen and Kneser 1994, absolute discounting; Katz 1987 for the idea of backing off.
-    longest: longest context (ids) looked up in the text so far.
+    Sources: Ney, Essen and Kneser 1994 (absolute discounting); Katz 1987 (backing off).
     """
 
-    def __init__(self, table: Table, longest: int = len(WEIGHTS)) -> None:
+    longest = len(WEIGHTS)  # ids of the longest context that is looked up
+
+    def __init__(self, table: NgramTable) -> None:
         self.table = table
-        self.longest = longest
         self._read = 0
         self._seen: dict[tuple[int, ...], Counter[int]] = {}
 
+    def begin(self) -> None:
+        """Begin a new text; the table stays."""
+        self._read = 0
+        self._seen.clear()
+
     def read(self, tokens: Sequence[int]) -> None:
-        """Count what is new in `tokens`, the whole text so far; a text that begins anew is counted from its start."""
+        """Count what is new in `tokens`, the whole text so far."""
         for end in range(max(self._read, 1), len(tokens)):
             for n in range(1, min(self.longest, end) + 1):
                 self._seen.setdefault(tuple(tokens[end - n : end]), Counter())[tokens[end]] += 1
         self._read = len(tokens)
 
-    def forget(self) -> None:
-        """Begin a new text; the table stays."""
-        self._read = 0
-        self._seen.clear()
-
     def next(self, context: tuple[int, ...], count: int) -> list[tuple[int, float]]:
         """The `count` most probable next ids with p, most probable first; the lower id wins a tie."""
-        near, matched = self._near(context)
-        weight = WEIGHTS[matched - 1] if matched else 0.0
-        scores = self._far(context)
-        for id in scores:
-            scores[id] *= 1 - weight
+        near, weight = self._near(context)
+        scores = {id: (1 - weight) * p for id, p in self._far(context).items()}
         for id, p in near.items():
             scores[id] = scores.get(id, 0.0) + weight * p
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:count]
 
-    def _near(self, context: tuple[int, ...]) -> tuple[dict[int, float], int]:
-        """p from the text so far, and the length of the longest context that occurred in it."""
+    def _near(self, context: tuple[int, ...]) -> tuple[dict[int, float], float]:
+        """p from the text so far, and what it weighs."""
         p: dict[int, float] = {}
-        left, matched = 1.0, 0
+        left, weight = 1.0, 0.0
         for n in range(min(self.longest, len(context)), 0, -1):
             seen = self._seen.get(context[-n:])
             if seen is None:
                 continue
-            matched = matched or n
+            weight = weight or WEIGHTS[n - 1]
             total = seen.total()
             for id, times in seen.items():
                 p[id] = p.get(id, 0.0) + left * (times - DISCOUNT) / total
             left *= DISCOUNT * len(seen) / total
-        return p, matched
+        return p, weight
 
     def _far(self, context: tuple[int, ...]) -> dict[int, float]:
         """p from the table."""
         p: dict[int, float] = {}
         left = 1.0
-        for n in range(min(self.table.order, len(context)), 0, -1):
-            followers = self.table.followers.get(context[-n:])
-            if followers is None:
-                continue
+        for n in range(min(len(self.table.levels), len(context)), 0, -1):
             used = 0.0
-            for id, share in followers:
+            for id, share in self.table.levels[n - 1].followers(context[-n:]):
                 p[id] = p.get(id, 0.0) + left * share
                 used += share
             left *= 1 - used

@@ -14,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 from specdemo import device
 from specdemo.config import Dtype
 from specdemo.engine.cache import CachedModel
+from specdemo.engine.ngram import NgramTable
 from specdemo.models import embedded, kernels
 from specdemo.models.pairs import Pair
 from specdemo.request import RequestError
@@ -29,11 +30,15 @@ class LoadError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A pair ready to decode. shared: how many ids target and draft have in common, counted from 0."""
+    """A pair ready to decode. shared: how many ids target and draft have in common, counted from 0.
+
+    ngram: the pair's table, empty where it has none.
+    """
 
     pair: Pair
     target: PreTrainedModel
     draft: PreTrainedModel | None
+    ngram: NgramTable
     tokenizer: Tokenizer
     dtype: Dtype
     eos: frozenset[int]
@@ -77,7 +82,8 @@ def load(pair: Pair, dtype: Dtype) -> Loaded:
     if pair.draft is not None:
         draft_tokenizer, draft = _model(pair.draft, dtype)
         shared = _shared_ids(tokenizer, draft_tokenizer, draft)
-    return Loaded(pair, target, draft, tokenizer, dtype, _eos(target, tokenizer), shared)
+    ngram = NgramTable.read(pair.ngram) if pair.ngram else NgramTable()
+    return Loaded(pair, target, draft, ngram, tokenizer, dtype, _eos(target, tokenizer), shared)
 
 
 def _model(name: str, dtype: Dtype) -> tuple[Tokenizer, PreTrainedModel]:
