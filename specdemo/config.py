@@ -16,7 +16,7 @@ from pydantic_settings import (
 
 FILE = Path(__file__).parent.parent / "spaces_config.yaml"
 
-Mode = Literal["ngram", "chain"]
+Mode = Literal["tree", "ngram", "chain"]
 Dtype = Literal["auto", "bf16", "fp32"]
 
 

@@ -17,6 +17,7 @@ from specdemo.config import Mode
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative, synchronize
 from specdemo.engine.drafters import ChainDraft, Drafter, NgramDraft
+from specdemo.engine.head import HeadDraft
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.race import race, timed
 from specdemo.engine.sampling import Randomness
@@ -32,17 +33,27 @@ from specdemo.text import TextStream, decode, encode
 PATHS = ("plain", "speculative")
 
 
-def _ngram(loaded: Loaded, task: Task, rng: Randomness) -> Drafter:
+def _tree(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
+    if loaded.head is None:
+        raise RequestError(f"mode: pair {loaded.pair.name!r} has no draft head; choose ngram, or chain with a draft")
+    return HeadDraft(CachedModel(loaded.head, keep_states=True), target, NgramModel(loaded.ngram))
+
+
+def _ngram(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
     return NgramDraft(NgramModel(loaded.ngram))
 
 
-def _chain(loaded: Loaded, task: Task, rng: Randomness) -> Drafter:
+def _chain(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
     if loaded.draft is None:
         raise RequestError(f"mode: pair {loaded.pair.name!r} has no draft model; choose ngram or give a draft")
     return ChainDraft(CachedModel(loaded.draft), loaded.vocabulary, loaded.shared, task.sampling, rng)
 
 
-MODES: dict[Mode, Callable[[Loaded, Task, Randomness], Drafter]] = {"ngram": _ngram, "chain": _chain}
+MODES: dict[Mode, Callable[[Loaded, CachedModel, Task, Randomness], Drafter]] = {
+    "tree": _tree,
+    "ngram": _ngram,
+    "chain": _chain,
+}
 
 
 def load_for(request: RaceRequest) -> Loaded:
@@ -65,7 +76,8 @@ class Run:
         self.tallies = {name: Tally() for name in PATHS}
         self.process_bytes = memory.process_bytes()
         self.target_bytes = memory.weight_bytes(loaded.target)
-        self.draft_bytes = memory.weight_bytes(loaded.draft) if loaded.draft is not None else 0
+        drafts = [model for model in (loaded.draft, loaded.head) if model is not None]
+        self.draft_bytes = memory.weight_bytes(loaded.target, *drafts) - self.target_bytes
         self._streams = {name: TextStream(loaded.tokenizer) for name in PATHS}
         self._cancelled = cancelled
         self.task = self._make_task()
@@ -170,11 +182,12 @@ class Run:
         on = loaded.target.device
         # Draft and verification share one source: two sources of equal seed would not be independent.
         rng = Randomness(task.seed, on)
+        target = CachedModel(loaded.target, keep_states=self.request.mode == "tree")
         paths = {
             "plain": plain(CachedModel(loaded.target), task, Randomness(task.seed, on)),
             "speculative": speculative(
-                CachedModel(loaded.target),
-                MODES[self.request.mode](loaded, task, rng),
+                target,
+                MODES[self.request.mode](loaded, target, task, rng),
                 task,
                 self.request.draft_length,
                 rng,

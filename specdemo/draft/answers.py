@@ -118,6 +118,14 @@ def read(path: Path) -> Iterator[Row]:
                 yield Row(row.get("k", "any"), row["u"], row["s"], row["g"])
 
 
+def opening_of(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """What the chat template puts before a user's message and behind it, as ids."""
+    whole = encode(tokenizer, "\0", chat=True)
+    message = encode(tokenizer, "\0", chat=False)
+    cut = next(i for i in range(len(whole)) if whole[i : i + len(message)] == message)
+    return whole[:cut], whole[cut + len(message) :]
+
+
 class _SlotLayer(CacheLayerMixin):
     """Keys and values [B, heads, T, head_dim] of slots that are filled to different lengths."""
 
@@ -185,10 +193,7 @@ class Writer:
         self.model, self.tokenizer = model, tokenizer
         self.pick = random.Random(seed)
         self.generator = torch.Generator(model.device).manual_seed(seed)
-        marks = encode(tokenizer, "\0", chat=True)
-        inner = encode(tokenizer, "\0", chat=False)
-        cut = next(i for i in range(len(marks)) if marks[i : i + len(inner)] == inner)
-        self.opening, self.turn = marks[:cut], marks[cut + len(inner) :]
+        self.opening, self.turn = opening_of(tokenizer)
         self.end = self.turn[0]
         self.openers = {kind: [encode(tokenizer, o, chat=False) for o in texts] for kind, texts in OPENERS.items()}
         self.positions = torch.zeros(slots, dtype=torch.long, device=model.device)
@@ -324,4 +329,27 @@ def write(
             file.write(row.json() + "\n")
             file.flush()
             done += len(row.ids) - row.message
+            yield done
+
+
+@torch.inference_mode()
+def write_states(path: Path, model: PreTrainedModel, opening: Sequence[int]) -> Iterator[int]:
+    """Add the hidden states to a file of answers that was written without; yields how many rows have theirs.
+
+    A file of states that was begun is continued.
+    """
+    width = model.config.get_text_config().hidden_size * 2  # bytes of a float16 row
+    target = path.with_suffix(".states")
+    target.touch()
+    size, whole = target.stat().st_size, 0
+    with target.open("r+b") as file:
+        for done, row in enumerate(read(path), 1):
+            end = whole + (len(row.ids) - 1) * width
+            if end > size:
+                before = [] if row.kind == RAW else list(opening)
+                cached = CachedModel(model, keep_states=True)
+                cached.forward([*before, *row.ids[:-1]], keep_logits=1)
+                file.seek(whole)
+                file.write(cached.states[len(before) :].half().cpu().numpy().tobytes())
+            whole = end
             yield done

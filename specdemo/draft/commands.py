@@ -1,6 +1,7 @@
 """`python -m specdemo draft ...`: make a draft for the embedded target, step by step."""
 
 import json
+import random
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
@@ -48,6 +49,23 @@ def data(
 
 
 @app.command()
+def states(answers: Answers) -> None:
+    """Add the target's hidden states to answers that were written without, for training a head."""
+    from rich.progress import track
+
+    from specdemo.draft.answers import opening_of, read, write_states
+    from specdemo.models.load import load
+    from specdemo.models.pairs import PAIRS
+
+    loaded = load(PAIRS["embedded"], "fp32")
+    opening, _ = opening_of(loaded.tokenizer)
+    for path in answers:
+        rows = sum(1 for _ in read(path))
+        for _ in track(write_states(path, loaded.target, opening), f"{path}", total=rows):
+            pass
+
+
+@app.command()
 def ngram(
     answers: Answers,
     out: Annotated[Path, typer.Option(help="The table.")] = WEIGHTS / "embedded-ngram.safetensors",
@@ -78,3 +96,54 @@ def _provenance(answers: list[Path]) -> dict[str, str]:
         "license": "Apache-2.0; derived from SmolLM2-135M-Instruct (Apache-2.0)",
         "answers_sha256": digest.hexdigest(),
     }
+
+
+@app.command()
+def train(
+    answers: Answers,
+    out: Annotated[Path, typer.Option(help="The head's weights.")] = WEIGHTS / "embedded-head.safetensors",
+    start: Annotated[
+        Path | None, typer.Option(help="Weights to go on from; a new head by default.", show_default=False)
+    ] = None,
+    vocabulary: Annotated[int, typer.Option(help="Ids that a new head can draft.")] = 4096,
+    epochs: Annotated[int, typer.Option(help="Times that all answers are read.")] = 4,
+    batch: Annotated[int, typer.Option(help="Sequences a batch.")] = 8,
+    rate: Annotated[float, typer.Option(help="Learning rate at its highest.")] = 1e-3,
+    passes: Annotated[int, typer.Option(help="Positions drafted in training.")] = 3,
+    held_out: Annotated[int, typer.Option(help="Sequences that are only looked at, to judge by.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
+) -> None:
+    """Train the feature head on answers that were written with their states."""
+    import torch
+    from rich.progress import track
+
+    from specdemo import device
+    from specdemo.draft import train as training
+    from specdemo.draft.answers import opening_of
+    from specdemo.engine.cache import CachedModel
+    from specdemo.engine.head import read_head, write_head
+    from specdemo.models.load import load
+    from specdemo.models.pairs import PAIRS
+
+    loaded = load(PAIRS["embedded"], "fp32")
+    opening, _ = opening_of(loaded.tokenizer)
+    cached = CachedModel(loaded.target, keep_states=True)
+    with torch.inference_mode():
+        cached.forward(opening)
+    data = [sample for path in answers for sample in training.samples(path, opening, cached.states.half().clone())]
+    random.Random(seed).shuffle(data)
+    judged, data = data[:held_out], data[held_out:]
+    head = (
+        read_head(start, loaded.target)
+        if start
+        else training.new_head(loaded.target, training.vocabulary(answers, vocabulary))
+    )
+    head.to(device.pick())
+    steps = epochs * -(-len(data) // batch)
+    for step, loss, agreed in track(
+        training.train(head, data, epochs, batch, rate, passes, seed), "Training", total=steps
+    ):
+        if step % 200 == 0 or step == steps:
+            print(f"step {step} of {steps}: loss {loss:.3f}, agreement {[round(a, 3) for a in agreed]}", flush=True)
+            write_head(head, out, _provenance(answers))
+    print("held out, agreement by position:", [round(a, 3) for a in training.agreement(head, judged, batch, passes)])

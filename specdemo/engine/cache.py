@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import Cache, PreTrainedModel
+from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 BLOCK = 64  # positions by which a buffer grows; appending must not copy the whole cache at every token
@@ -80,11 +80,12 @@ class GrowingLayer(CacheLayerMixin):
 class CachedModel:
     """A model and the cache of one path. Several paths may share one model; each has its own cache.
 
+    model: a causal language model of transformers, or anything that is called like one.
     keep_states: also keep the last hidden state (after the final norm) of every position in `states` [T, D], for a
     drafter that reads them.
     """
 
-    def __init__(self, model: PreTrainedModel, keep_states: bool = False) -> None:
+    def __init__(self, model: Any, keep_states: bool = False) -> None:
         self.model = model
         self.config: Any = model.config.get_text_config()
         self.layers = [GrowingLayer() for _ in range(self.config.num_hidden_layers)]

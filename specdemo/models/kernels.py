@@ -27,7 +27,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features = linears[0].in_features
         self.out_features = sum(linear.out_features for linear in linears)
-        biases = [linear.bias for linear in linears if linear.bias is not None]
+        biases: list[torch.Tensor] = [linear.bias for linear in linears if linear.bias is not None]
         self.bias = nn.Parameter(torch.cat(biases).detach(), requires_grad=False) if biases else None
         self.packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat([x.weight.detach() for x in linears]), ROWS)
 
@@ -74,15 +74,15 @@ def pack(model: nn.Module) -> None:
         return
     for parent in list(model.modules()):
         for names in TOGETHER:
-            linears = [getattr(parent, name, None) for name in names]
-            if all(_packable(linear) for linear in linears) and len({x.bias is None for x in linears}) == 1:
+            linears = [x for name in names if isinstance(x := getattr(parent, name, None), nn.Linear) and _packable(x)]
+            if len(linears) == len(names) and len({x.bias is None for x in linears}) == 1:
                 _join(parent, names, linears)
         for name, child in list(parent.named_children()):
-            if _packable(child):
+            if isinstance(child, nn.Linear) and _packable(child):
                 setattr(parent, name, PackedLinear([child]))
 
 
-def _packable(layer: nn.Module | None) -> bool:
+def _packable(layer: nn.Linear) -> bool:
     return type(layer) is nn.Linear and layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32
 
 

@@ -14,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 from specdemo import device
 from specdemo.config import Dtype
 from specdemo.engine.cache import CachedModel
+from specdemo.engine.head import FeatureHead, read_head
 from specdemo.engine.ngram import NgramTable
 from specdemo.models import embedded, kernels
 from specdemo.models.pairs import Pair
@@ -38,6 +39,7 @@ class Loaded:
     pair: Pair
     target: PreTrainedModel
     draft: PreTrainedModel | None
+    head: FeatureHead | None
     ngram: NgramTable
     tokenizer: Tokenizer
     dtype: Dtype
@@ -83,7 +85,10 @@ def load(pair: Pair, dtype: Dtype) -> Loaded:
         draft_tokenizer, draft = _model(pair.draft, dtype)
         shared = _shared_ids(tokenizer, draft_tokenizer, draft)
     ngram = NgramTable.read(pair.ngram) if pair.ngram else NgramTable()
-    return Loaded(pair, target, draft, ngram, tokenizer, dtype, _eos(target, tokenizer), shared)
+    head = read_head(pair.head, target) if pair.head else None
+    if head is not None:
+        kernels.pack(head)
+    return Loaded(pair, target, draft, head, ngram, tokenizer, dtype, _eos(target, tokenizer), shared)
 
 
 def _model(name: str, dtype: Dtype) -> tuple[Tokenizer, PreTrainedModel]:

@@ -1,0 +1,197 @@
+"""A feature-level draft: one decoder layer that continues the target's own hidden states.
+
+At position t it reads the target's last hidden state there and the embedding of the *next* token, and predicts the
+hidden state of t + 1, hence the token at t + 2. What it predicted takes the place of the target's state for the
+positions that it drafts itself. Source: Li et al. 2024 (EAGLE), section 4.1. Shapes: B batch, N rows, D hidden size,
+R ids of the reduced vocabulary that it can draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import Cache, LlamaModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from specdemo.engine.cache import CachedModel
+from specdemo.engine.drafters import BRANCHES, FLOOR, Draft, grow
+from specdemo.engine.ngram import NgramModel
+from specdemo.engine.types import Origin
+
+NGRAM_WEIGHT = 0.35  # of the n-gram model's p in the mixture with the head's
+DEPTH = 4  # tokens that the head looks ahead, at most
+WIDTH = 3  # nodes of one depth that it looks behind
+WORTH = 0.25  # least probability that a whole depth must have, to be worth a pass of the head
+
+
+class FeatureHead(nn.Module):
+    """Called like a causal language model with a second input, `features`; logits are over `ids` [R] only.
+
+    embedding [V, D] and output [R, D] are the target's own and are not trained.
+    """
+
+    def __init__(self, config: Any, ids: torch.Tensor, embedding: torch.Tensor, output: torch.Tensor) -> None:
+        super().__init__()
+        self.config: Any = deepcopy(config)
+        self.config.num_hidden_layers = 1
+        width = self.config.hidden_size
+        self.join = nn.Linear(2 * width, width)
+        self.body = LlamaModel(self.config)
+        self.body.set_input_embeddings(nn.Identity())  # it is given embeddings
+        self.embedding = nn.Embedding.from_pretrained(embedding, freeze=True)
+        self.output = nn.Linear(width, len(ids), bias=False)
+        self.output.weight = nn.Parameter(output, requires_grad=False)
+        self.ids: torch.Tensor
+        self.register_buffer("ids", ids)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.weight.dtype
+
+    def trained(self) -> dict[str, torch.Tensor]:
+        """The weights that are the head's own, to be written down."""
+        own = self.state_dict()
+        return {name: own[name] for name in own if name.split(".")[0] in ("join", "body", "ids")}
+
+    def states(self, ids: torch.Tensor, features: torch.Tensor, **options: Any) -> torch.Tensor:
+        """Predicted hidden states [B, N, D] of the positions after those of `features`; ids [B, N] are one ahead."""
+        inputs = self.join(torch.cat([self.embedding(ids), features.to(self.dtype)], dim=-1))
+        predicted: torch.Tensor = self.body(inputs_embeds=inputs, **options).last_hidden_state
+        return predicted
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        features: torch.Tensor,
+        cache: Cache,
+        logits_to_keep: int,
+        output_hidden_states: bool = True,
+        **options: Any,
+    ) -> CausalLMOutputWithPast:
+        states = self.states(ids, features, cache=cache, **options)
+        return CausalLMOutputWithPast(logits=self.output(states[:, -logits_to_keep:]), hidden_states=(states,))
+
+
+def write_head(head: FeatureHead, path: Path, metadata: dict[str, str]) -> None:
+    """Write the head's own weights, in half precision."""
+    own = {name: x.half() if x.is_floating_point() else x for name, x in head.trained().items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    save_file({name: x.contiguous().cpu() for name, x in own.items()}, part, metadata)
+    part.replace(path)
+
+
+def read_head(path: Path, target: Any) -> FeatureHead:
+    """A head for `target`, in its dtype and on its device. The target's output head must be its embedding."""
+    own = load_file(path)
+    embedding = target.get_input_embeddings().weight.detach()
+    head = FeatureHead(target.config, own["ids"], embedding, embedding[own["ids"]].clone())
+    problems = head.load_state_dict(own, strict=False)
+    assert not problems.unexpected_keys, problems.unexpected_keys
+    return head.to(target.device, target.dtype).eval()
+
+
+class HeadDraft:
+    """Proposes the tree that the head, mixed with an n-gram model, holds most probable.
+
+    The head runs once per depth over the most probable nodes; behind those that it did not look at, the n-gram model
+    goes on alone. target: the cached target of the same path, which keeps its states; head: keeps its states as well.
+    """
+
+    def __init__(self, head: CachedModel, target: CachedModel, ngram: NgramModel, floor: float = FLOOR) -> None:
+        self.head = head
+        self.target = target
+        self.ngram = ngram
+        self.floor = floor
+        self._ids: list[int] = head.model.ids.tolist()
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.head.cache_bytes
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.ngram.begin()
+        self.ngram.read(prompt)
+        self.head.keep(0)
+        if len(prompt) > 1:
+            self._follow(prompt)
+
+    def propose(self, tokens: Sequence[int], budget: int) -> Draft:
+        self.ngram.read(tokens)
+        logits = self._follow(tokens)
+        trunk = len(self.head)
+        known = self._look_ahead(tuple(tokens[-self.ngram.longest :]), logits, min(DEPTH, budget))
+        self.head.keep(trunk)
+        start = min(len(tokens), self.ngram.longest)
+
+        def expand(_node: int, context: tuple[int, ...]) -> Iterable[tuple[int, float, Origin]]:
+            found = known.get(context[start:])
+            if found is None:
+                return ((id, p, Origin.NGRAM) for id, p in self._next(context))
+            return found
+
+        return grow(tuple(tokens[-self.ngram.longest :]), expand, budget, self.floor)
+
+    def _follow(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Read what was committed since the last time; logits [1, R] for the token behind `tokens`."""
+        start, end = len(self.head), len(tokens) - 1
+        return self.head.forward(tokens[start + 1 :], keep_logits=1, features=self.target.states[start:end])
+
+    def _look_ahead(
+        self, context: tuple[int, ...], logits: torch.Tensor, depth: int
+    ) -> dict[tuple[int, ...], list[tuple[int, float, Origin]]]:
+        """Path from the last committed token -> its children, for every node that the head looked behind."""
+        known: dict[tuple[int, ...], list[tuple[int, float, Origin]]] = {}
+        level: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+        rows: dict[tuple[int, ...], int] = {(): -1}  # path -> row of the head's tree
+        trunk = len(self.head)
+        for remaining in reversed(range(depth)):
+            ahead: list[tuple[tuple[int, ...], float]] = []
+            for (path, p), (ids, shares) in zip(level, self._top(logits), strict=True):
+                known[path] = self._mixed(context + path, ids, shares)
+                ahead += [((*path, id), p * share) for id, share, _ in known[path]]
+            ahead.sort(key=lambda node: -node[1])
+            level = [node for node in ahead[:WIDTH] if node[1] >= self.floor]
+            if not remaining or sum(p for _, p in level) < WORTH:
+                break
+            parents = [rows[path[:-1]] for path, _ in level]
+            first = len(self.head) - trunk
+            rows |= {path: first + i for i, (path, _) in enumerate(level)}
+            features = self.head.states[[trunk + parent for parent in parents]]
+            logits = self.head.forward([path[-1] for path, _ in level], parents, features=features)
+        return known
+
+    def _top(self, logits: torch.Tensor) -> list[tuple[list[int], list[float]]]:
+        """Of each row of logits [N, R] the most probable ids (of the target's vocabulary) with their p."""
+        top = logits.softmax(-1).topk(2 * BRANCHES, dim=-1)
+        return [
+            ([self._ids[i] for i in ids], shares)
+            for ids, shares in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        ]
+
+    def _mixed(self, context: tuple[int, ...], ids: list[int], shares: list[float]) -> list[tuple[int, float, Origin]]:
+        """Children by the mixture of both; the origin is whoever gave the larger part."""
+        ours = {id: (1 - NGRAM_WEIGHT) * p for id, p in zip(ids, shares, strict=True)}
+        theirs = {id: NGRAM_WEIGHT * p for id, p in self._next(context, 2 * BRANCHES)}
+        mixed = [
+            (
+                id,
+                ours.get(id, 0.0) + theirs.get(id, 0.0),
+                Origin.DRAFT if ours.get(id, 0.0) >= theirs.get(id, 0.0) else Origin.NGRAM,
+            )
+            for id in ours | theirs
+        ]
+        return sorted(mixed, key=lambda child: (-child[1], child[0]))[:BRANCHES]
+
+    def _next(self, context: tuple[int, ...], count: int = BRANCHES) -> list[tuple[int, float]]:
+        return self.ngram.next(context[-self.ngram.longest :], count)
