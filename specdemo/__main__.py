@@ -50,7 +50,7 @@ def race(
     prompt: Annotated[str, typer.Argument(help="What both paths answer.", show_default=False)],
     pair: Annotated[str, typer.Option(help="Pair of target and draft.")] = "embedded",
     mode: Annotated[
-        str, typer.Option(help="Who drafts: ngram (lookup in the context) or chain (draft model).")
+        str, typer.Option(help="Who drafts: tree (draft head and n-gram model), ngram or chain (draft model).")
     ] = "ngram",
     draft: Draft = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of the answer, at most.")] = 128,
@@ -59,7 +59,7 @@ def race(
     top_p: Annotated[float, typer.Option(help="Nucleus; 1 is off.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Most probable tokens kept; 0 is off.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 42,
-    draft_length: Annotated[int, typer.Option(help="Tokens drafted a step, at most.")] = 4,
+    draft_length: Annotated[int, typer.Option(help="Tokens (nodes of a tree) drafted a step, at most.")] = 4,
     chat_template: Annotated[bool, typer.Option(help="Wrap the prompt as a user's turn.")] = True,
     trace: Annotated[Path | None, typer.Option(help="Write the whole run to this file.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on the last line instead of text.")] = False,

@@ -6,11 +6,13 @@ import os
 import pytest
 import torch
 
-from specdemo.draft.answers import RAW, Writer, read, write
+from specdemo.draft.answers import RAW, read, write
+from specdemo.draft.writer import Writer
 from specdemo.models.load import load
 from specdemo.models.pairs import PAIRS
 
 pytestmark = pytest.mark.model
+WIDTH = 576  # of the embedded target's states
 
 
 @pytest.fixture(scope="module")
@@ -44,26 +46,24 @@ def test_greedy_answers_and_states_are_those_of_the_target_alone(rows, loaded):
 def test_a_killed_run_goes_on_where_the_last_whole_row_ended(rows, tmp_path):
     writer, found = rows
     path = tmp_path / "answers.jsonl"
-    writer.__class__ = type("Once", (Writer,), {"__iter__": lambda self: iter(found)})
-    counts = list(write(path, writer, 10**9, keep_states=True))
+    counts = list(write(path, found, WIDTH, len(writer.turn), 10**9, keep_states=True))
     assert counts[-1] == sum(len(row.ids) - row.message for row in found)
     whole = path.read_bytes(), path.with_suffix(".states").read_bytes()
     path.write_bytes(whole[0] + b'{"k":"any","u":3')
     with path.with_suffix(".states").open("ab") as states:
         states.write(b"\0" * 99)
-    assert next(iter(write(path, writer, 10**9, keep_states=True))) == counts[-1]
+    assert next(iter(write(path, found, WIDTH, len(writer.turn), 10**9, keep_states=True))) == counts[-1]
     assert (path.read_bytes(), path.with_suffix(".states").read_bytes()) == whole
     assert [row.ids for row in read(path)] == [row.ids for row in found]
     os.truncate(path.with_suffix(".states"), 10)
     with pytest.raises(ValueError, match="fewer states"):
-        next(iter(write(path, writer, 10**9, keep_states=True)))
+        next(iter(write(path, found, WIDTH, len(writer.turn), 10**9, keep_states=True)))
 
 
 def test_messages_that_evaluate_a_draft_are_left_out(rows, tmp_path):
     writer, found = rows
     row = found[0]
     excluded = {tuple(row.ids[: row.message - len(writer.turn)])}
-    writer.__class__ = type("Once", (Writer,), {"__iter__": lambda self: iter(found)})
-    list(write(tmp_path / "answers.jsonl", writer, 10**9, excluded))
+    list(write(tmp_path / "answers.jsonl", found, WIDTH, len(writer.turn), 10**9, excluded))
     kept = [json.loads(line)["s"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert row.ids not in kept and len(kept) == len(found) - 1

@@ -20,7 +20,7 @@ LIMITS = Limits(max_prompt_characters=100, max_new_tokens=64, max_draft_length=8
         ({"prompt": "x" * 101}, "prompt: has 101 characters, at most 100"),
         ({"prompt": 5}, "prompt: Input should be a valid string"),
         ({"prompt": None}, "prompt: "),
-        ({"mode": "magic"}, "mode: Input should be 'ngram' or 'chain'"),
+        ({"mode": "magic"}, "mode: Input should be 'tree', 'ngram' or 'chain'"),
         ({"dtype": "fp8"}, "dtype: "),
         ({"pair": "other"}, "pair: there is no 'other'; choose one of embedded"),
         ({"max_new_tokens": 65}, "max_new_tokens: 65 is more than the 64 allowed"),

@@ -31,7 +31,8 @@ def data(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from specdemo import device
-    from specdemo.draft.answers import Writer, write
+    from specdemo.draft.answers import write
+    from specdemo.draft.writer import Writer
     from specdemo.models.load import load, resolve_dtype
     from specdemo.models.pairs import PAIRS
     from specdemo.text import encode
@@ -44,7 +45,7 @@ def data(
     writer = Writer(loaded.target, loaded.tokenizer, slots, seed + size)
     with Progress(*Progress.get_default_columns()[:1], BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task("Answer tokens", total=tokens)
-        for done in write(out, writer, tokens, excluded, states):
+        for done in write(out, writer, writer.states.shape[-1], len(writer.turn), tokens, excluded, states):
             bar.update(task, completed=done)
 
 
@@ -147,3 +148,49 @@ def train(
             print(f"step {step} of {steps}: loss {loss:.3f}, agreement {[round(a, 3) for a in agreed]}", flush=True)
             write_head(head, out, _provenance(answers))
     print("held out, agreement by position:", [round(a, 3) for a in training.agreement(head, judged, batch, passes)])
+
+
+@app.command()
+def eval(
+    prompts: Annotated[Path, typer.Argument(help=".jsonl with id, kind and prompt in each line.")],
+    modes: Annotated[str, typer.Option(help="Of ngram, head, tree, and lookup:N of transformers.")] = "ngram,head,tree",
+    tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.")] = 96,
+    nodes: Annotated[str, typer.Option(help="Node budgets, by comma.")] = "8",
+    every: Annotated[int, typer.Option(help="Take every n-th prompt only.")] = 1,
+    dtype: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="All rows as JSON on the last line.")] = False,
+) -> None:
+    """Print tokens per step and speed-up by mode, and by kind of prompt."""
+    from dataclasses import asdict
+
+    from rich.progress import track
+
+    from specdemo import device
+    from specdemo.draft.evaluate import PLAIN, Row, evaluate, summaries
+    from specdemo.models.load import load, resolve_dtype
+    from specdemo.models.pairs import PAIRS
+    from specdemo.run import machine
+
+    loaded = load(PAIRS["embedded"], resolve_dtype(dtype, device.pick()))  # type: ignore[arg-type]
+    chosen = [json.loads(line) for line in prompts.read_text().splitlines()][::every]
+    named, budgets = modes.split(","), [int(budget) for budget in nodes.split(",")]
+    runs = len(chosen) * (1 + sum(1 if ":" in mode else len(budgets) for mode in named))
+    rows: list[Row] = list(track(evaluate(loaded, chosen, named, tokens, budgets), "Measuring", total=runs))
+    plain = [row for row in rows if row.mode == PLAIN]
+    print(machine(loaded.target.device), loaded.dtype)
+    print(f"plain: {sum(row.tokens for row in plain) / sum(row.seconds for row in plain):.1f} tokens/s")
+    kinds = {"all": rows} | {kind: [r for r in rows if r.kind == kind] for kind in dict.fromkeys(r.kind for r in rows)}
+    for kind, own in kinds.items():
+        for s in summaries(own):
+            print(
+                f"{kind:10} {s.mode:10} speed-up {s.speed_up:.2f} (lowest {s.lowest:.2f}), identical {s.identical} of "
+                f"{s.prompts}, drafting {s.draft_share:.0%} of the time"
+                + (
+                    f", tokens/step {s.tokens_per_step:.2f}, drafted {s.drafted_per_step:.1f}"
+                    if s.tokens_per_step
+                    else ""
+                )
+                + (f", kept by position {[round(p, 2) for p in s.positions[:6]]}" if kind == "all" else "")
+            )
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows]))

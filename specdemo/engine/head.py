@@ -106,13 +106,22 @@ class HeadDraft:
 
     The head runs once per depth over the most probable nodes; behind those that it did not look at, the n-gram model
     goes on alone. target: the cached target of the same path, which keeps its states; head: keeps its states as well.
+    weight: of the n-gram model's p in the mixture; at 0 the head drafts alone.
     """
 
-    def __init__(self, head: CachedModel, target: CachedModel, ngram: NgramModel, floor: float = FLOOR) -> None:
+    def __init__(
+        self,
+        head: CachedModel,
+        target: CachedModel,
+        ngram: NgramModel,
+        floor: float = FLOOR,
+        weight: float = NGRAM_WEIGHT,
+    ) -> None:
         self.head = head
         self.target = target
         self.ngram = ngram
         self.floor = floor
+        self.weight = weight
         self._ids: list[int] = head.model.ids.tolist()
 
     @property
@@ -181,8 +190,8 @@ class HeadDraft:
 
     def _mixed(self, context: tuple[int, ...], ids: list[int], shares: list[float]) -> list[tuple[int, float, Origin]]:
         """Children by the mixture of both; the origin is whoever gave the larger part."""
-        ours = {id: (1 - NGRAM_WEIGHT) * p for id, p in zip(ids, shares, strict=True)}
-        theirs = {id: NGRAM_WEIGHT * p for id, p in self._next(context, 2 * BRANCHES)}
+        ours = {id: (1 - self.weight) * p for id, p in zip(ids, shares, strict=True)}
+        theirs = {id: self.weight * p for id, p in self._next(context, 2 * BRANCHES)}
         mixed = [
             (
                 id,
@@ -194,4 +203,4 @@ class HeadDraft:
         return sorted(mixed, key=lambda child: (-child[1], child[0]))[:BRANCHES]
 
     def _next(self, context: tuple[int, ...], count: int = BRANCHES) -> list[tuple[int, float]]:
-        return self.ngram.next(context[-self.ngram.longest :], count)
+        return self.ngram.next(context[-self.ngram.longest :], count) if self.weight else []

@@ -59,6 +59,7 @@ def step(run: Run, name: str, taken: Step) -> Event:
             {
                 "text": run.trace.vocabulary[node.id],
                 "origin": node.origin,
+                "parent": node.parent,
                 "p": node.p,
                 "q": node.q,
                 "outcome": node.outcome,

@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from threading import Event as Flag
 from time import monotonic
-from typing import Any
+from typing import Any, get_args
 
 import gradio as gr
 
-from specdemo.config import Settings
+from specdemo.config import Mode, Settings
 from specdemo.models.pairs import PAIRS
 from specdemo.ui import events
 from specdemo.ui.charts import CHARTS, blank, plots
@@ -36,8 +36,13 @@ class RaceTab:
 
     def modes(self) -> list[tuple[str, str]]:
         """The modes that some served pair can run, as (words, name)."""
-        drafted = self.draft is not None or any(PAIRS[name].draft for name in self.settings.pairs)
-        return [(text(f"mode_{name}"), name) for name in ("ngram", "chain") if name != "chain" or drafted]
+        pairs = [PAIRS[name] for name in self.settings.pairs]
+        can = {
+            "tree": any(pair.head for pair in pairs),
+            "ngram": True,
+            "chain": self.draft is not None or any(pair.draft for pair in pairs),
+        }
+        return [(text(f"mode_{name}"), name) for name in get_args(Mode) if can[name]]
 
     def show(self, **values: Any) -> Show:
         return Show(values, self.settings, self.warmup, self.draft)

@@ -3,7 +3,7 @@
 //
 //   idle, start  {labels, scoreboard: [{key, label, definition}], legend, strings}   clears the stage
 //   step         {side, i, at, seconds, draft_s, verify_s, tokens: [{text, origin, logprob}],
-//                 nodes: [{text, origin, p, q, outcome}]}                            times in seconds
+//                 nodes: [{text, origin, parent, p, q, outcome}]}   times in seconds; parent: -1 or an earlier node
 //   figures      {values: {key: {plain, speculative} or {joint}}}                    ready-made strings
 //   status, error {text}        verdict {kind, text}        end {finish: {path: reason}, text}
 //

@@ -53,15 +53,30 @@ function nodeTable(step, picked) {
   const kinds = { token: "", drafted_by: "", p: "number", q: "number", outcome: "outcome" };
   for (const [key, kind] of Object.entries(kinds)) within(head, "th", kind, texts[key]).scope = "col";
   const body = within(table, "tbody");
-  for (const node of nodes) {
+  for (const [node, depth] of inTreeOrder(nodes)) {
     const row = within(body, "tr", node === picked ? "picked" : "");
-    within(row, "td", "token-text", edged(node.text));
+    within(row, "td", "token-text", edged(node.text)).style.setProperty("--depth", depth);
     within(row, "td", "", shown(legend[node.origin] ?? node.origin));
     within(row, "td", "number", fixed(node.p, 3));
     within(row, "td", "number", fixed(node.q, 3));
     within(row, "td", "outcome", texts[node.outcome] ?? shown(node.outcome)).dataset.outcome = node.outcome;
   }
   return scroller;
+}
+
+// Each node with its depth, a node's descendants right behind it. In a chain every node but the first has an only
+// child: nothing branches, so nothing is indented.
+function inTreeOrder(nodes) {
+  const children = new Map();
+  nodes.forEach((node, i) => children.set(node.parent ?? i - 1, [...(children.get(node.parent ?? i - 1) ?? []), i]));
+  const branches = [...children.values()].some((found) => found.length > 1);
+  const ordered = [];
+  const visit = (i, depth) => {
+    ordered.push([nodes[i], branches ? depth : 0]);
+    for (const child of children.get(i) ?? []) visit(child, depth + 1);
+  };
+  for (const root of children.get(-1) ?? []) visit(root, 0);
+  return ordered;
 }
 
 // Arrows walk over the tokens of the focused pane; those without text of their own are passed over.
