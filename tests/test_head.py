@@ -117,7 +117,7 @@ def test_only_positions_before_an_answer_are_scored(target):
     assert first + 2 == 5
     head = new_head(target, KNOWN)
     loss, _ = loss_of(head, batch, 2)
-    changed = Batch(batch.ids, batch.features, batch.truth.clone(), batch.scored)
+    changed = Batch(batch.first, batch.ids, batch.features, batch.truth.clone(), batch.scored)
     changed.truth[:, :first] += 1
     assert torch.equal(loss_of(head, changed, 2)[0], loss)
 

@@ -2,9 +2,10 @@
 
 import json
 import random
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -55,10 +56,8 @@ def states(answers: Answers) -> None:
     from rich.progress import track
 
     from specdemo.draft.answers import opening_of, read, write_states
-    from specdemo.models.load import load
-    from specdemo.models.pairs import PAIRS
 
-    loaded = load(PAIRS["embedded"], "fp32")
+    loaded = _bare()
     opening, _ = opening_of(loaded.tokenizer)
     for path in answers:
         rows = sum(1 for _ in read(path))
@@ -88,6 +87,32 @@ def ngram(
     print(f"{out}: {out.stat().st_size / 1e6:.2f} MB, contexts by length: {sizes}")
 
 
+def _bare() -> Any:
+    """The embedded target in float32, without what is made here."""
+    from specdemo.models.load import load
+    from specdemo.models.pairs import PAIRS
+
+    return load(replace(PAIRS["embedded"], ngram=None, head=None), "fp32")
+
+
+def _split(loaded: Any, answers: list[Path], held_out: int, seed: int) -> tuple[list[Any], list[Any]]:
+    """All samples of the answers in random order, and those that are only looked at."""
+    import torch
+
+    from specdemo.draft.answers import opening_of
+    from specdemo.draft.train import samples
+    from specdemo.engine.cache import CachedModel
+
+    opening, _ = opening_of(loaded.tokenizer)
+    cached = CachedModel(loaded.target, keep_states=True)
+    with torch.inference_mode():
+        cached.forward(opening)
+    states = cached.states.half().clone()
+    data = [sample for path in answers for sample in samples(path, opening, states)]
+    random.Random(seed).shuffle(data)
+    return data[held_out:], data[:held_out]
+
+
 def _provenance(answers: list[Path]) -> dict[str, str]:
     """What a file of weights says about where it comes from."""
     digest = sha256()
@@ -115,25 +140,14 @@ def train(
     seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
 ) -> None:
     """Train the feature head on answers that were written with their states."""
-    import torch
     from rich.progress import track
 
     from specdemo import device
     from specdemo.draft import train as training
-    from specdemo.draft.answers import opening_of
-    from specdemo.engine.cache import CachedModel
     from specdemo.engine.head import read_head, write_head
-    from specdemo.models.load import load
-    from specdemo.models.pairs import PAIRS
 
-    loaded = load(PAIRS["embedded"], "fp32")
-    opening, _ = opening_of(loaded.tokenizer)
-    cached = CachedModel(loaded.target, keep_states=True)
-    with torch.inference_mode():
-        cached.forward(opening)
-    data = [sample for path in answers for sample in training.samples(path, opening, cached.states.half().clone())]
-    random.Random(seed).shuffle(data)
-    judged, data = data[:held_out], data[held_out:]
+    loaded = _bare()
+    data, judged = _split(loaded, answers, held_out, seed)
     head = (
         read_head(start, loaded.target)
         if start
@@ -194,3 +208,79 @@ def eval(
             )
     if as_json:
         print(json.dumps([asdict(row) for row in rows]))
+
+
+@app.command()
+def curve(
+    answers: Answers,
+    nodes: Annotated[str, typer.Option(help="Node budgets, by comma.")] = "4,8,16",
+    held_out: Annotated[int, typer.Option(help="Greedy answers that are not counted, to judge by.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of the choice of held-out answers.")] = 1,
+) -> None:
+    """Print tokens per step of the n-gram trees against the answers that were counted; no model runs."""
+    from specdemo.draft.answers import read
+    from specdemo.draft.evaluate import simulate
+    from specdemo.engine.drafters import NgramDraft
+    from specdemo.engine.ngram import NgramModel, NgramTable
+
+    rows = [(row.greedy, row.ids, row.message) for path in answers for row in read(path)]
+    random.Random(seed).shuffle(rows)
+    greedy = [i for i, row in enumerate(rows) if row[0]][:held_out]
+    judged = [rows[i][1:] for i in greedy]
+    counted = [row[1:] for i, row in enumerate(rows) if i not in set(greedy)]
+    for part in (0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1):
+        own = counted[: int(part * len(counted))]
+        model = NgramModel(NgramTable.count(own, 3, 2, 6))
+        found = []
+        for budget in nodes.split(","):
+            tokens, steps = simulate(NgramDraft(model), judged, int(budget))
+            found.append(f"{budget} nodes {tokens / steps:.2f}")
+        print(f"{sum(len(ids) - start for ids, start in own):>9,} answer tokens:", ", ".join(found), flush=True)
+
+
+@app.command()
+def distil(
+    answers: Answers,
+    out: Annotated[Path, typer.Option(help="The layers' weights.")] = WEIGHTS / "embedded-small.safetensors",
+    layers: Annotated[str, typer.Option(help="Layers of the target to keep, by comma.")] = "0,1,2,29",
+    vocabulary: Annotated[int, typer.Option(help="Ids whose probabilities are learnt.")] = 4096,
+    epochs: Annotated[int, typer.Option(help="Times that all answers are read.")] = 4,
+    batch: Annotated[int, typer.Option(help="Sequences a batch.")] = 8,
+    rate: Annotated[float, typer.Option(help="Learning rate at its highest.")] = 5e-4,
+    held_out: Annotated[int, typer.Option(help="Sequences that are only looked at, to judge by.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
+) -> None:
+    """Distil an ordinary draft model cut from the target, on answers that were written with their states."""
+    from rich.progress import track
+
+    from specdemo import device
+    from specdemo.draft import distil as distillation
+    from specdemo.draft.train import vocabulary as most_used
+    from specdemo.models import load as loading
+
+    loaded = _bare()
+    data, judged = _split(loaded, answers, held_out, seed)
+    ids = most_used(answers, vocabulary)
+    small: Any = distillation.cut(loading.unpacked("embedded"), [int(i) for i in layers.split(",")])
+    small.to(device.pick())
+    steps = epochs * -(-len(data) // batch)
+    done = distillation.distil(small, data, ids, epochs, batch, rate, seed)
+    for step, loss, agreed in track(done, "Distilling", total=steps):
+        if step % 200 == 0 or step == steps:
+            print(f"step {step} of {steps}: loss {loss:.3f}, agreement {agreed:.3f}", flush=True)
+            distillation.write_layers(small, out, _provenance(answers) | {"layers": layers})
+    print(f"held out, agreement: {distillation.agreement(small, judged, ids, batch):.3f}")
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Argument(help="Directory of the checkpoint.")],
+    layers: Annotated[Path, typer.Option(help="Weights that `distil` wrote.")] = WEIGHTS / "embedded-small.safetensors",
+) -> None:
+    """Write the distilled draft model as an ordinary checkpoint, for --draft or as an assistant_model."""
+    from specdemo.draft.distil import read_layers
+    from specdemo.models import load as loading
+
+    read_layers(layers, loading.unpacked("embedded")).save_pretrained(out)
+    loading.tokenizer_of("embedded").save_pretrained(out)
+    print(out)

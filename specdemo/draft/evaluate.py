@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from specdemo.engine.cache import CachedModel
-from specdemo.engine.decode import plain, speculative, synchronize
+from specdemo.engine.decode import NOTHING, plain, speculative, synchronize
 from specdemo.engine.drafters import Drafter, NgramDraft
 from specdemo.engine.head import HeadDraft
 from specdemo.engine.ngram import NgramModel
@@ -158,3 +158,26 @@ def summaries(rows: Sequence[Row]) -> list[Summary]:
             )
         )
     return found
+
+
+def simulate(drafter: Drafter, rows: Sequence[tuple[Sequence[int], int]], budget: int) -> tuple[int, int]:
+    """(tokens, steps) of speculation over known greedy answers, given as (ids, where the answer begins).
+
+    Exact for a drafter that reads ids only: what the target would say is known, so no model has to run.
+    """
+    tokens = steps = 0
+    for ids, start in rows:
+        drafter.begin(ids[:start])
+        at, steps = start + 1, steps + 1  # the first token after the prompt is the target's own
+        while at < len(ids):
+            draft = drafter.propose(ids[:at], min(budget, len(ids) - at - 1)) if len(ids) - at > 1 else NOTHING
+            node = -1
+            while at < len(ids):
+                wanted = [child for child in draft.children(node) if draft.tokens[child] == ids[at]]
+                if not wanted:
+                    break
+                node, at = wanted[0], at + 1
+            at += 1  # the target's own token
+            steps += 1
+        tokens += len(ids) - start
+    return tokens, steps

@@ -11,19 +11,21 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.functional import smooth_l1_loss
 from transformers import DynamicCache
 
 from specdemo.draft.answers import RAW, Row, read
 from specdemo.engine.head import FeatureHead
 
+Agreement = TypeVar("Agreement")
 REGRESSION = 0.1  # weight of the distance between predicted and true states beside the cross-entropy
 LATER = 0.8  # weight of each further pass relative to the one before it
 
@@ -40,7 +42,7 @@ class Sample:
 def samples(path: Path, opening: Sequence[int], opening_states: torch.Tensor) -> list[Sample]:
     """All rows of a file of answers with the states beside it, which stay on the disk until they are used."""
     width = opening_states.shape[-1]
-    states = np.memmap(path.with_suffix(".states"), dtype=np.float16, mode="r").reshape(-1, width)
+    states = np.memmap(path.with_suffix(".states"), dtype=np.float16, mode="c").reshape(-1, width)
     found, at = [], 0
     for row in read(path):
         count = len(row.ids) - 1
@@ -89,8 +91,10 @@ def batches(data: Sequence[Sample], size: int, seed: int) -> Iterator[list[Sampl
 
 @dataclass(slots=True)
 class Batch:
-    """ids [B, T] one ahead of features [B, T, D]; truth [B, T, D]: the states to be predicted; scored [B, T]."""
+    """first [B, 1]: the ids at position 0. ids [B, T] are one ahead of features [B, T, D]; truth [B, T, D]: the states
+    to be predicted; scored [B, T]: where an answer's tokens are chosen."""
 
+    first: torch.Tensor
     ids: torch.Tensor
     features: torch.Tensor
     truth: torch.Tensor
@@ -109,7 +113,8 @@ def collate(group: Sequence[Sample], device: torch.device) -> Batch:
         ids[i, :n] = sample.ids[1 : n + 1]
         features[i, :n], truth[i, :n] = sample.states[:-1], sample.states[1:]
         scored[i, max(sample.scored - 2, 0) : n] = True  # state t + 1 chooses token t + 2
-    return Batch(ids.to(device), features.to(device), truth.to(device), scored.to(device))
+    first = torch.stack([sample.ids[:1] for sample in group])
+    return Batch(first.to(device), ids.to(device), features.to(device), truth.to(device), scored.to(device))
 
 
 def unrolled(head: FeatureHead, batch: Batch, passes: int) -> Iterator[torch.Tensor]:
@@ -151,18 +156,36 @@ def train(
     head: FeatureHead, data: Sequence[Sample], epochs: int, batch_size: int, rate: float, passes: int, seed: int
 ) -> Iterator[tuple[int, float, list[float]]]:
     """Train in place; yields (step, loss, agreement by pass) after every batch."""
-    parameters = [p for p in head.parameters() if p.requires_grad]
+
+    def loss(group: Sequence[Sample]) -> tuple[torch.Tensor, list[float]]:
+        return loss_of(head, collate(group, head.device), passes)
+
+    yield from optimized(head, data, loss, epochs, batch_size, rate, seed)
+
+
+def optimized(
+    model: nn.Module,
+    data: Sequence[Sample],
+    loss_of: Callable[[Sequence[Sample]], tuple[torch.Tensor, Agreement]],
+    epochs: int,
+    batch_size: int,
+    rate: float,
+    seed: int,
+) -> Iterator[tuple[int, float, Agreement]]:
+    """AdamW over the model's trainable weights, rate warmed up and lowered by a cosine; (step, loss, agreement)."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
     steps = epochs * math.ceil(len(data) / batch_size)
     warm = min(100, steps // 10 + 1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min(1.0, (step + 1) / warm) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1, step / steps)))),
-    )
+
+    def share(step: int) -> float:
+        return min(1.0, (step + 1) / warm) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1, step / steps))))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     step = 0
     for epoch in range(epochs):
         for group in batches(data, batch_size, seed + epoch):
-            loss, agreed = loss_of(head, collate(group, head.device), passes)
+            loss, agreed = loss_of(group)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)

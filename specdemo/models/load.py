@@ -92,23 +92,40 @@ def load(pair: Pair, dtype: Dtype) -> Loaded:
 
 
 def _model(name: str, dtype: Dtype) -> tuple[Tokenizer, PreTrainedModel]:
-    place = embedded.fetch() if name == "embedded" else Path(name).expanduser()
-    source = str(place) if place.is_dir() else name
+    tokenizer, model = tokenizer_of(name), unpacked(name, dtype)
+    model.to(device.pick())  # type: ignore[arg-type]
+    kernels.pack(model)
+    _warm(model)
+    return tokenizer, model
+
+
+def tokenizer_of(name: str) -> Tokenizer:
+    """The tokenizer of a model id, a directory or "embedded". Raises LoadError."""
+    try:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(_source(name))
+    except (OSError, ValueError) as error:
+        raise LoadError(f"cannot load {name!r}: {str(error).splitlines()[0]}") from error
+    return tokenizer
+
+
+def unpacked(name: str, dtype: Dtype = "fp32") -> PreTrainedModel:
+    """The model of an id, a directory or "embedded" as transformers loads it, on the CPU. Raises LoadError."""
+    source = _source(name)
     try:
         config = AutoConfig.from_pretrained(source)
         # Softcapped attention scores exist in the eager kernel only; elsewhere transformers' own choice is best.
         attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             source, dtype=DTYPES[dtype], attn_implementation=attention, config=config
         )
     except (OSError, ValueError) as error:
         raise LoadError(f"cannot load {name!r}: {str(error).splitlines()[0]}") from error
-    model.to(device.pick())  # type: ignore[arg-type]
-    model.eval()
-    kernels.pack(model)
-    _warm(model)
-    return tokenizer, model
+    return model.eval()
+
+
+def _source(name: str) -> str:
+    place = embedded.fetch() if name == "embedded" else Path(name).expanduser()
+    return str(place) if place.is_dir() else name
 
 
 @torch.inference_mode()
