@@ -33,12 +33,13 @@ def pick() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn: bool) -> Iterator[list[T]]:
+def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn_here: bool) -> Iterator[list[T]]:
     """Run an iterator on the device's thread; yields what each frame of about FRAME_S produced, maybe nothing.
 
-    The device rests while the caller handles a batch, so rendering cannot slow what is being measured. If the
+    The device rests while the caller handles a batch, so handling it cannot slow what is being measured. If the
     caller goes away or sets `cancelled`, the job ends after the item in progress and the iterator is closed on the
-    thread it ran on; nobody waits for it here. drawn: a page draws each batch; wait until it has.
+    thread it ran on; nobody waits for it here. drawn_here: a browser on this machine draws each batch; wait until it
+    has.
     """
     iterator: Iterator[T] | None = None
 
@@ -62,7 +63,7 @@ def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn: bool) -> 
     try:
         done = False
         while not done:
-            if drawn:
+            if drawn_here:
                 settle()
             job = _worker.submit(advance)
             while wait([job], timeout=PATIENCE_S).not_done:

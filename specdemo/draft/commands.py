@@ -167,7 +167,10 @@ def train(
 @app.command()
 def eval(
     prompts: Annotated[Path, typer.Argument(help=".jsonl with id, kind and prompt in each line.")],
-    modes: Annotated[str, typer.Option(help="Of ngram, head, tree, and lookup:N of transformers.")] = "ngram,head,tree",
+    modes: Annotated[
+        str, typer.Option(help="Of ngram, head, tree, chain; of transformers lookup:N, assisted:N.")
+    ] = "ngram,head,tree",
+    draft: Annotated[str | None, typer.Option(help="Draft model, for chain and assisted.", show_default=False)] = None,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.")] = 96,
     nodes: Annotated[str, typer.Option(help="Node budgets, by comma.")] = "8",
     every: Annotated[int, typer.Option(help="Take every n-th prompt only.")] = 1,
@@ -185,7 +188,7 @@ def eval(
     from specdemo.models.pairs import PAIRS
     from specdemo.run import machine
 
-    loaded = load(PAIRS["embedded"], resolve_dtype(dtype, device.pick()))  # type: ignore[arg-type]
+    loaded = load(replace(PAIRS["embedded"], draft=draft), resolve_dtype(dtype, device.pick()))  # type: ignore[arg-type]
     chosen = [json.loads(line) for line in prompts.read_text().splitlines()][::every]
     named, budgets = modes.split(","), [int(budget) for budget in nodes.split(",")]
     runs = len(chosen) * (1 + sum(1 if ":" in mode else len(budgets) for mode in named))

@@ -15,12 +15,12 @@ import torch
 
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import NOTHING, plain, speculative, synchronize
-from specdemo.engine.drafters import Drafter, NgramDraft
+from specdemo.engine.drafters import ChainDraft, Drafter, NgramDraft
 from specdemo.engine.head import HeadDraft
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.race import timed
 from specdemo.engine.sampling import Randomness
-from specdemo.engine.types import Outcome, Step, Task
+from specdemo.engine.types import Outcome, Sampling, Step, Task
 from specdemo.measure.metrics import Tally
 from specdemo.models.load import Loaded
 from specdemo.text import encode
@@ -52,10 +52,17 @@ def _head(loaded: Loaded, target: CachedModel, **options: Any) -> Drafter:
     return HeadDraft(CachedModel(loaded.head, keep_states=True), target, NgramModel(loaded.ngram), **options)
 
 
+def _chain(loaded: Loaded, target: CachedModel) -> Drafter:
+    assert loaded.draft is not None, "a chain needs --draft"
+    rng = Randomness(0, target.device)
+    return ChainDraft(CachedModel(loaded.draft), loaded.vocabulary, loaded.shared, Sampling(), rng)
+
+
 DRAFTERS: dict[str, Callable[[Loaded, CachedModel], Drafter]] = {
     "ngram": _ngram,
     "head": lambda loaded, target: _head(loaded, target, weight=0.0),
     "tree": _head,
+    "chain": _chain,
 }
 
 
@@ -64,18 +71,23 @@ def evaluate(
 ) -> Iterator[Row]:
     """Rows for every prompt ({id, kind, prompt}), the plain one first, then each mode with each node budget.
 
-    Peers of transformers: "lookup:N" is its prompt lookup with N tokens.
+    Peers of transformers: "lookup:N" is its prompt lookup with N tokens, "assisted:N" its assisted generation with the
+    pair's draft model.
     """
     for prompt in prompts:
         task = Task(tuple(encode(loaded.tokenizer, prompt["prompt"], chat=True)), tokens, loaded.eos)
         rng = Randomness(0, loaded.target.device)
         yield _row(prompt, PLAIN, loaded, plain(CachedModel(loaded.target), task, rng))
         for mode in modes:
-            if mode.startswith("lookup:"):
-                yield _generate(prompt, mode, loaded, task, prompt_lookup_num_tokens=int(mode.split(":")[1]))
+            peer, _, count = mode.partition(":")
+            if peer == "lookup":
+                yield _generate(prompt, mode, loaded, task, prompt_lookup_num_tokens=int(count))
+                continue
+            if peer == "assisted":
+                yield _generate(prompt, mode, loaded, task, assistant_model=_assistant(loaded, int(count)))
                 continue
             for budget in budgets:
-                target = CachedModel(loaded.target, keep_states=mode != "ngram")
+                target = CachedModel(loaded.target, keep_states=mode in ("head", "tree"))
                 path = speculative(target, DRAFTERS[mode](loaded, target), task, budget, rng)
                 yield _row(prompt, f"{mode}:{budget}", loaded, path)
 
@@ -114,6 +126,15 @@ def _generate(prompt: dict[str, str], mode: str, loaded: Loaded, task: Task, **o
     seconds = perf_counter() - began
     new = tuple(answer[0, ids.shape[1] :].tolist())
     return Row(prompt["id"], prompt["kind"], mode, len(new), 0, 0, seconds, 0.0, (), new)
+
+
+def _assistant(loaded: Loaded, count: int) -> Any:
+    """The pair's draft model, told to draft `count` tokens each time."""
+    settings: Any = loaded.draft.generation_config if loaded.draft else None
+    settings.num_assistant_tokens = count
+    settings.num_assistant_tokens_schedule = "constant"
+    settings.assistant_confidence_threshold = 0.0
+    return loaded.draft
 
 
 @dataclass(frozen=True, slots=True)

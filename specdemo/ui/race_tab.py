@@ -56,7 +56,7 @@ class RaceTab:
         charts: list[Any] = blank()
         save: Any = gr.DownloadButton(interactive=False)  # it still holds the race before this one
         try:
-            for news in show.frames():
+            for news in show.frames(drawn_here=_is_local(request)):
                 log += "".join(map(line, news))
                 # With news the device rests; without, a step is under way and is writing the curves.
                 if news and show.curves and monotonic() - drawn > CHARTS_EVERY_S:
@@ -133,7 +133,7 @@ class RaceTab:
         """Race the plain and the speculative path over a prompt; returns both answers and all figures at the end."""
         values = {name: value for name, value in locals().items() if name != "self"}
         show = self.show(**values)
-        last = [news for news in show.frames(drawn=False) if news][-1][-1]
+        last = [news for news in show.frames() if news][-1][-1]
         if last["e"] == "error":
             raise gr.Error(last["text"], print_exception=False)
         assert show.run
@@ -221,6 +221,12 @@ class RaceTab:
                 top_k = gr.Slider(0, 200, 0, step=1, label=text("top_k"), info=text("top_k_info"))
                 chat = gr.Checkbox(True, label=text("chat_template"), info=text("chat_template_info"))
         return [pair, mode, dtype, tokens, length, seed, temperature, top_p, top_k, chat]
+
+
+def _is_local(request: gr.Request) -> bool:
+    """Whether the page is open in a browser on this very machine."""
+    host = request.client.host if request.client else ""
+    return host in ("127.0.0.1", "::1", "localhost")
 
 
 # The request's fields in the order of the components above.

@@ -38,16 +38,17 @@ class Show:
         self._warmup = warmup
         self._draft = draft
 
-    def frames(self, drawn: bool = True) -> Iterator[list[Event]]:
+    def frames(self, drawn_here: bool = False) -> Iterator[list[Event]]:
         """The events of the race, a list about ten times a second, often empty; the first at once.
 
-        drawn: somebody watches. A failure is an "error" event at the end, in words for the visitor; nothing is raised.
+        drawn_here: a browser on this machine draws them. A failure is an "error" event at the end, in words for the
+        visitor; nothing is raised.
         """
         yield [events.start(self._values.get("mode")), events.status(text("waiting"))]
         try:
             request = checked(self._settings.limits, self._settings.pairs, **self._values, draft=self._draft)
             words = text("waiting")
-            for batch in device.batches(lambda: self._perform(request), self.cancelled, drawn):
+            for batch in device.batches(lambda: self._perform(request), self.cancelled, drawn_here):
                 now = text("running") if self.run else self._warmup.words or text("loading")
                 news = [*batch, events.figures(self.run.tallies)] if self.run and batch else batch
                 if now != words:
