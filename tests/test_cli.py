@@ -72,3 +72,36 @@ def test_fetch_prints_where_the_weights_are():
     done = specdemo("fetch")
     assert done.returncode == 0
     assert (Path(done.stdout.strip()) / "model.safetensors").exists()
+
+
+def test_a_table_is_counted_over_answers_and_says_where_it_comes_from(tmp_path):
+    from safetensors import safe_open
+
+    answers = tmp_path / "answers.jsonl"
+    rows = [{"k": "any", "u": 2, "s": [5, 6, 7, 8, 7, 8, 7, 8, i], "g": True} for i in range(8)]
+    answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = specdemo("draft", "ngram", answers, "--out", tmp_path / "table.safetensors")
+    assert done.returncode == 0, done.stderr
+    with safe_open(tmp_path / "table.safetensors", "np") as file:
+        assert file.metadata()["tokens"] == "56" and "Apache-2.0" in file.metadata()["license"]
+        assert len(file.metadata()["answers_sha256"]) == 64
+    done = specdemo("draft", "curve", answers, "--held-out", 2, "--nodes", "4,8")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 6, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ngram", "/nowhere.jsonl"], "does not exist"),
+        (["ngram", "README.md"], "line 1 is not a row"),
+        (["eval", "README.md"], "line 1 is no object with"),
+        (["eval", "{prompts}", "--modes", "magic"], "'magic' is none of"),
+        (["eval", "{prompts}", "--modes", "chain"], "needs --draft"),
+        (["eval", "{prompts}", "--nodes", "0"], "whole numbers"),
+    ],
+)
+def test_bad_input_to_the_draft_commands_is_refused_with_its_reason(arguments, message, tmp_path):
+    (tmp_path / "p.jsonl").write_text(json.dumps({"id": "a", "kind": "b", "prompt": "c"}) + "\n")
+    done = specdemo("draft", *(str(argument).format(prompts=tmp_path / "p.jsonl") for argument in arguments))
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert message in " ".join(done.stderr.replace("\u2502", " ").split())

@@ -44,13 +44,21 @@ class Row:
 
 
 def read(path: Path) -> Iterator[Row]:
-    """The rows of a file of answers, plain or .gz; a half-written last line is left out."""
+    """The rows of a file of answers, plain or .gz; a half-written last line is left out.
+
+    Raises ValueError with file and line for anything that is not a row.
+    """
     opened: Any = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt") as file:
-        for line in file:
-            if line.endswith("\n"):
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                return
+            try:
                 row = json.loads(line)
-                yield Row(row.get("k", "any"), row["u"], row["s"], row["g"])
+                found = Row(row.get("k", "any"), int(row["u"]), [int(id) for id in row["s"]], bool(row["g"]))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"{path}, line {number} is not a row of answers: {error!r}") from error
+            yield found
 
 
 def opening_of(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

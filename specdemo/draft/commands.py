@@ -2,19 +2,22 @@
 
 import json
 import random
+import re
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from specdemo.draft import inputs
 from specdemo.models.pairs import WEIGHTS
 
 app = typer.Typer(no_args_is_help=True, help="Make the embedded target's draft and n-gram table.")
 
 ANSWERS = Path("data/answers.jsonl")
-Answers = Annotated[list[Path], typer.Argument(help="Files of answers (.jsonl or .jsonl.gz).")]
+Answers = Annotated[
+    list[Path], typer.Argument(exists=True, dir_okay=False, help="Files of answers (.jsonl or .jsonl.gz).")
+]
 
 
 @app.command()
@@ -25,22 +28,22 @@ def data(
     seed: Annotated[int, typer.Option(help="Of the sampling; a continued file goes on with another stream.")] = 1,
     states: Annotated[bool, typer.Option(help="Keep the hidden states too, for training a head.")] = True,
     exclude: Annotated[
-        Path | None, typer.Option(help=".jsonl with a prompt in each line: never trained on.", show_default=False)
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help=".jsonl with a prompt in each line: never trained on.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Let the target write messages and answer them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from specdemo import device
     from specdemo.draft.answers import write
     from specdemo.draft.writer import Writer
-    from specdemo.models.load import load, resolve_dtype
-    from specdemo.models.pairs import PAIRS
     from specdemo.text import encode
 
-    loaded = load(PAIRS["embedded"], resolve_dtype("auto", device.pick()))
-    prompts = [json.loads(line)["prompt"] for line in exclude.read_text().splitlines()] if exclude else []
-    excluded = {tuple(encode(loaded.tokenizer, prompt, chat=False)) for prompt in prompts}
+    loaded = inputs.bare()
+    prompts = inputs.prompts(exclude, "prompt") if exclude else []
+    excluded = {tuple(encode(loaded.tokenizer, prompt["prompt"], chat=False)) for prompt in prompts}
     out.parent.mkdir(parents=True, exist_ok=True)
     size = out.stat().st_size if out.exists() else 0
     writer = Writer(loaded.target, loaded.tokenizer, slots, seed + size)
@@ -57,7 +60,7 @@ def states(answers: Answers) -> None:
 
     from specdemo.draft.answers import opening_of, read, write_states
 
-    loaded = _bare()
+    loaded = inputs.bare()
     opening, _ = opening_of(loaded.tokenizer)
     for path in answers:
         rows = sum(1 for _ in read(path))
@@ -76,52 +79,14 @@ def ngram(
     """Count the n-gram table over the answers."""
     from rich.progress import track
 
-    from specdemo.draft.answers import read
     from specdemo.engine.ngram import NgramTable
 
-    rows = [row for path in answers for row in read(path)]
+    rows = inputs.rows(answers)
     table = NgramTable.count(((row.ids, row.message) for row in track(rows, "Counting")), order, least, most)
     out.parent.mkdir(parents=True, exist_ok=True)
-    table.write(out, _provenance(answers) | {"tokens": str(sum(len(row.ids) - row.message for row in rows))})
+    table.write(out, inputs.provenance(answers) | {"tokens": str(sum(len(row.ids) - row.message for row in rows))})
     sizes = [len(level.keys) for level in table.levels]
     print(f"{out}: {out.stat().st_size / 1e6:.2f} MB, contexts by length: {sizes}")
-
-
-def _bare() -> Any:
-    """The embedded target in float32, without what is made here."""
-    from specdemo.models.load import load
-    from specdemo.models.pairs import PAIRS
-
-    return load(replace(PAIRS["embedded"], ngram=None, head=None), "fp32")
-
-
-def _split(loaded: Any, answers: list[Path], held_out: int, seed: int) -> tuple[list[Any], list[Any]]:
-    """All samples of the answers in random order, and those that are only looked at."""
-    import torch
-
-    from specdemo.draft.answers import opening_of
-    from specdemo.draft.train import samples
-    from specdemo.engine.cache import CachedModel
-
-    opening, _ = opening_of(loaded.tokenizer)
-    cached = CachedModel(loaded.target, keep_states=True)
-    with torch.inference_mode():
-        cached.forward(opening)
-    states = cached.states.half().clone()
-    data = [sample for path in answers for sample in samples(path, opening, states)]
-    random.Random(seed).shuffle(data)
-    return data[held_out:], data[:held_out]
-
-
-def _provenance(answers: list[Path]) -> dict[str, str]:
-    """What a file of weights says about where it comes from."""
-    digest = sha256()
-    for path in answers:
-        digest.update(path.read_bytes())
-    return {
-        "license": "Apache-2.0; derived from SmolLM2-135M-Instruct (Apache-2.0)",
-        "answers_sha256": digest.hexdigest(),
-    }
 
 
 @app.command()
@@ -146,8 +111,8 @@ def train(
     from specdemo.draft import train as training
     from specdemo.engine.head import read_head, write_head
 
-    loaded = _bare()
-    data, judged = _split(loaded, answers, held_out, seed)
+    loaded = inputs.bare()
+    data, judged = inputs.split(loaded, answers, held_out, seed)
     head = (
         read_head(start, loaded.target)
         if start
@@ -160,13 +125,15 @@ def train(
     ):
         if step % 200 == 0 or step == steps:
             print(f"step {step} of {steps}: loss {loss:.3f}, agreement {[round(a, 3) for a in agreed]}", flush=True)
-            write_head(head, out, _provenance(answers))
+            write_head(head, out, inputs.provenance(answers))
     print("held out, agreement by position:", [round(a, 3) for a in training.agreement(head, judged, batch, passes)])
 
 
 @app.command()
 def eval(
-    prompts: Annotated[Path, typer.Argument(help=".jsonl with id, kind and prompt in each line.")],
+    prompts: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help=".jsonl with id, kind and prompt in each line.")
+    ],
     modes: Annotated[
         str, typer.Option(help="Of ngram, head, tree, chain; of transformers lookup:N, assisted:N.")
     ] = "ngram,head,tree",
@@ -183,14 +150,19 @@ def eval(
     from rich.progress import track
 
     from specdemo import device
-    from specdemo.draft.evaluate import PLAIN, Row, evaluate, summaries
+    from specdemo.draft.evaluate import DRAFTERS, PLAIN, Row, evaluate, summaries
     from specdemo.models.load import load, resolve_dtype
     from specdemo.models.pairs import PAIRS
     from specdemo.run import machine
 
+    chosen = inputs.prompts(prompts, "id", "kind", "prompt")[::every]
+    named, budgets = modes.split(","), inputs.numbers(nodes, "--nodes")
+    for mode in named:
+        if mode not in DRAFTERS and not re.fullmatch("(lookup|assisted):[1-9][0-9]*", mode):
+            raise typer.BadParameter(f"{mode!r} is none of {', '.join(DRAFTERS)}, lookup:N, assisted:N")
+        if draft is None and (mode == "chain" or mode.startswith("assisted")):
+            raise typer.BadParameter(f"{mode} needs --draft; make one with `draft export`")
     loaded = load(replace(PAIRS["embedded"], draft=draft), resolve_dtype(dtype, device.pick()))  # type: ignore[arg-type]
-    chosen = [json.loads(line) for line in prompts.read_text().splitlines()][::every]
-    named, budgets = modes.split(","), [int(budget) for budget in nodes.split(",")]
     runs = len(chosen) * (1 + sum(1 if ":" in mode else len(budgets) for mode in named))
     rows: list[Row] = list(track(evaluate(loaded, chosen, named, tokens, budgets), "Measuring", total=runs))
     plain = [row for row in rows if row.mode == PLAIN]
@@ -221,12 +193,12 @@ def curve(
     seed: Annotated[int, typer.Option(help="Of the choice of held-out answers.")] = 1,
 ) -> None:
     """Print tokens per step of the n-gram trees against the answers that were counted; no model runs."""
-    from specdemo.draft.answers import read
     from specdemo.draft.evaluate import simulate
     from specdemo.engine.drafters import NgramDraft
     from specdemo.engine.ngram import NgramModel, NgramTable
 
-    rows = [(row.greedy, row.ids, row.message) for path in answers for row in read(path)]
+    budgets = inputs.numbers(nodes, "--nodes")
+    rows = [(row.greedy, row.ids, row.message) for row in inputs.rows(answers)]
     random.Random(seed).shuffle(rows)
     greedy = [i for i, row in enumerate(rows) if row[0]][:held_out]
     judged = [rows[i][1:] for i in greedy]
@@ -235,8 +207,8 @@ def curve(
         own = counted[: int(part * len(counted))]
         model = NgramModel(NgramTable.count(own, 3, 2, 6))
         found = []
-        for budget in nodes.split(","):
-            tokens, steps = simulate(NgramDraft(model), judged, int(budget))
+        for budget in budgets:
+            tokens, steps = simulate(NgramDraft(model), judged, budget)
             found.append(f"{budget} nodes {tokens / steps:.2f}")
         print(f"{sum(len(ids) - start for ids, start in own):>9,} answer tokens:", ", ".join(found), flush=True)
 
@@ -261,8 +233,8 @@ def distil(
     from specdemo.draft.train import vocabulary as most_used
     from specdemo.models import load as loading
 
-    loaded = _bare()
-    data, judged = _split(loaded, answers, held_out, seed)
+    loaded = inputs.bare()
+    data, judged = inputs.split(loaded, answers, held_out, seed)
     ids = most_used(answers, vocabulary)
     small: Any = distillation.cut(loading.unpacked("embedded"), [int(i) for i in layers.split(",")])
     small.to(device.pick())
@@ -271,7 +243,7 @@ def distil(
     for step, loss, agreed in track(done, "Distilling", total=steps):
         if step % 200 == 0 or step == steps:
             print(f"step {step} of {steps}: loss {loss:.3f}, agreement {agreed:.3f}", flush=True)
-            distillation.write_layers(small, out, _provenance(answers) | {"layers": layers})
+            distillation.write_layers(small, out, inputs.provenance(answers) | {"layers": layers})
     print(f"held out, agreement: {distillation.agreement(small, judged, ids, batch):.3f}")
 
 

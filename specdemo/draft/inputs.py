@@ -1,0 +1,75 @@
+"""What the draft commands read: answers, prompts, the target; each refused with its reason where it is not usable."""
+
+import json
+import random
+import re
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def rows(answers: list[Path]) -> list[Any]:
+    """All rows of the files; a file that is not one of answers is refused."""
+    from specdemo.draft.answers import read
+
+    try:
+        return [row for path in answers for row in read(path)]
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def prompts(path: Path, *keys: str) -> list[dict[str, str]]:
+    """The lines of a .jsonl file, each an object with `keys`."""
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            found.append({key: str(json.loads(line)[key]) for key in keys})
+        except (ValueError, KeyError, TypeError) as error:
+            raise typer.BadParameter(f"{path}, line {number} is no object with {', '.join(keys)}: {error!r}") from error
+    return found
+
+
+def numbers(text: str, name: str) -> list[int]:
+    if not re.fullmatch("[1-9][0-9]*(,[1-9][0-9]*)*", text):
+        raise typer.BadParameter(f"{name} must be whole numbers from 1 on, by comma, not {text!r}")
+    return [int(number) for number in text.split(",")]
+
+
+def bare() -> Any:
+    """The embedded target in float32, without what is made here."""
+    from specdemo.models.load import load
+    from specdemo.models.pairs import PAIRS
+
+    return load(replace(PAIRS["embedded"], ngram=None, head=None), "fp32")
+
+
+def split(loaded: Any, answers: list[Path], held_out: int, seed: int) -> tuple[list[Any], list[Any]]:
+    """All samples of the answers in random order, and those that are only looked at."""
+    import torch
+
+    from specdemo.draft.answers import opening_of
+    from specdemo.draft.train import samples
+    from specdemo.engine.cache import CachedModel
+
+    opening, _ = opening_of(loaded.tokenizer)
+    cached = CachedModel(loaded.target, keep_states=True)
+    with torch.inference_mode():
+        cached.forward(opening)
+    states = cached.states.half().clone()
+    data = [sample for path in answers for sample in samples(path, opening, states)]
+    random.Random(seed).shuffle(data)
+    return data[held_out:], data[:held_out]
+
+
+def provenance(answers: list[Path]) -> dict[str, str]:
+    """What a file of weights says about where it comes from."""
+    digest = sha256()
+    for path in answers:
+        digest.update(path.read_bytes())
+    return {
+        "license": "Apache-2.0; derived from SmolLM2-135M-Instruct (Apache-2.0)",
+        "answers_sha256": digest.hexdigest(),
+    }
