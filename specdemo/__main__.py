@@ -51,7 +51,7 @@ def race(
     pair: Annotated[str, typer.Option(help="Pair of target and draft.")] = "embedded",
     mode: Annotated[
         str, typer.Option(help="Who drafts: tree (draft head and n-gram model), ngram or chain (draft model).")
-    ] = "ngram",
+    ] = "tree",
     draft: Draft = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of the answer, at most.")] = 128,
     dtype: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = "auto",
@@ -59,7 +59,7 @@ def race(
     top_p: Annotated[float, typer.Option(help="Nucleus; 1 is off.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Most probable tokens kept; 0 is off.")] = 0,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 42,
-    draft_length: Annotated[int, typer.Option(help="Tokens (nodes of a tree) drafted a step, at most.")] = 4,
+    draft_length: Annotated[int, typer.Option(help="Tokens (nodes of a tree) drafted a step, at most.")] = 8,
     chat_template: Annotated[bool, typer.Option(help="Wrap the prompt as a user's turn.")] = True,
     trace: Annotated[Path | None, typer.Option(help="Write the whole run to this file.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on the last line instead of text.")] = False,

@@ -36,10 +36,10 @@ class Defaults(Section):
     """What the page shows first."""
 
     pair: str = "embedded"
-    mode: Mode = "ngram"
+    mode: Mode = "tree"
     dtype: Dtype = "auto"
     max_new_tokens: int = Field(128, ge=1)
-    draft_length: int = Field(4, ge=1)
+    draft_length: int = Field(8, ge=1)
 
 
 class Queue(Section):

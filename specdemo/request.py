@@ -20,10 +20,10 @@ class RaceRequest(BaseModel):
     prompt: str
     pair: str = "embedded"
     draft: str | None = None
-    mode: Mode = "ngram"
+    mode: Mode = "tree"
     dtype: Dtype = "auto"
     max_new_tokens: int = Field(128, ge=1)
-    draft_length: int = Field(4, ge=1)
+    draft_length: int = Field(8, ge=1)
     temperature: float = Field(0.0, ge=0, le=10)
     top_k: int = Field(0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)

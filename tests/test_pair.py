@@ -60,7 +60,7 @@ def reference():
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("mode", ["ngram", "chain"])
+@pytest.mark.parametrize("mode", ["tree", "ngram", "chain"])
 def test_greedy_float32_is_identical(mode, length, reference, cut_draft):
     speculated = 0
     for prompt, expected in reference.items():

@@ -60,7 +60,7 @@ def _chain(loaded: Loaded, target: CachedModel) -> Drafter:
 
 DRAFTERS: dict[str, Callable[[Loaded, CachedModel], Drafter]] = {
     "ngram": _ngram,
-    "head": lambda loaded, target: _head(loaded, target, weight=0.0),
+    "head": lambda loaded, target: _head(loaded, target, alone=True),
     "tree": _head,
     "chain": _chain,
 }

@@ -1,5 +1,6 @@
 """What the draft commands read: answers, prompts, the target; each refused with its reason where it is not usable."""
 
+import gzip
 import json
 import random
 import re
@@ -68,7 +69,7 @@ def provenance(answers: list[Path]) -> dict[str, str]:
     """What a file of weights says about where it comes from."""
     digest = sha256()
     for path in answers:
-        digest.update(path.read_bytes())
+        digest.update(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
     return {
         "license": "Apache-2.0; derived from SmolLM2-135M-Instruct (Apache-2.0)",
         "answers_sha256": digest.hexdigest(),

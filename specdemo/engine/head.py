@@ -20,14 +20,22 @@ from transformers import Cache, LlamaModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specdemo.engine.cache import CachedModel
-from specdemo.engine.drafters import BRANCHES, FLOOR, Draft, grow
+from specdemo.engine.drafters import BRANCHES, Draft, grow
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.types import Origin
 
-NGRAM_WEIGHT = 0.35  # of the n-gram model's p in the mixture with the head's
+# What the n-gram model's p weighs against the head's, by the length of its match in the text so far: text that has
+# been repeated for a while goes on being repeated, which a head that looks ahead a few tokens is less sure of.
+NGRAM_WEIGHTS = (0.3, 0.3, 0.35, 0.5, 0.65, 0.8)
+SURE = 4  # ids of a match in the text so far from which on the n-gram model drafts without asking the head
 DEPTH = 4  # tokens that the head looks ahead, at most
 WIDTH = 3  # nodes of one depth that it looks behind
+FLOOR = 0.07  # least probability of a node; see drafters.FLOOR
 WORTH = 0.25  # least probability that a whole depth must have, to be worth a pass of the head
+
+
+# Path from the last committed token -> its children with p and who says so.
+Known = dict[tuple[int, ...], list[tuple[int, float, Origin]]]
 
 
 class FeatureHead(nn.Module):
@@ -106,7 +114,7 @@ class HeadDraft:
 
     The head runs once per depth over the most probable nodes; behind those that it did not look at, the n-gram model
     goes on alone. target: the cached target of the same path, which keeps its states; head: keeps its states as well.
-    weight: of the n-gram model's p in the mixture; at 0 the head drafts alone.
+    alone: the head drafts without the n-gram model.
     """
 
     def __init__(
@@ -115,13 +123,13 @@ class HeadDraft:
         target: CachedModel,
         ngram: NgramModel,
         floor: float = FLOOR,
-        weight: float = NGRAM_WEIGHT,
+        alone: bool = False,
     ) -> None:
         self.head = head
         self.target = target
         self.ngram = ngram
         self.floor = floor
-        self.weight = weight
+        self.alone = alone
         self._ids: list[int] = head.model.ids.tolist()
 
     @property
@@ -137,11 +145,13 @@ class HeadDraft:
 
     def propose(self, tokens: Sequence[int], budget: int) -> Draft:
         self.ngram.read(tokens)
-        logits = self._follow(tokens)
-        trunk = len(self.head)
-        known = self._look_ahead(tuple(tokens[-self.ngram.longest :]), logits, min(DEPTH, budget))
-        self.head.keep(trunk)
-        start = min(len(tokens), self.ngram.longest)
+        context = tuple(tokens[-self.ngram.longest :])
+        known: Known = {}
+        if self.alone or self.ngram.matched(context) < SURE:
+            logits, trunk = self._follow(tokens), len(tokens) - 1
+            known = self._look_ahead(context, logits, min(DEPTH, budget))
+            self.head.keep(trunk)
+        start = len(context)
 
         def expand(_node: int, context: tuple[int, ...]) -> Iterable[tuple[int, float, Origin]]:
             found = known.get(context[start:])
@@ -149,18 +159,16 @@ class HeadDraft:
                 return ((id, p, Origin.NGRAM) for id, p in self._next(context))
             return found
 
-        return grow(tuple(tokens[-self.ngram.longest :]), expand, budget, self.floor)
+        return grow(context, expand, budget, self.floor)
 
     def _follow(self, tokens: Sequence[int]) -> torch.Tensor:
         """Read what was committed since the last time; logits [1, R] for the token behind `tokens`."""
         start, end = len(self.head), len(tokens) - 1
         return self.head.forward(tokens[start + 1 :], keep_logits=1, features=self.target.states[start:end])
 
-    def _look_ahead(
-        self, context: tuple[int, ...], logits: torch.Tensor, depth: int
-    ) -> dict[tuple[int, ...], list[tuple[int, float, Origin]]]:
+    def _look_ahead(self, context: tuple[int, ...], logits: torch.Tensor, depth: int) -> Known:
         """Path from the last committed token -> its children, for every node that the head looked behind."""
-        known: dict[tuple[int, ...], list[tuple[int, float, Origin]]] = {}
+        known: Known = {}
         level: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
         rows: dict[tuple[int, ...], int] = {(): -1}  # path -> row of the head's tree
         trunk = len(self.head)
@@ -190,8 +198,9 @@ class HeadDraft:
 
     def _mixed(self, context: tuple[int, ...], ids: list[int], shares: list[float]) -> list[tuple[int, float, Origin]]:
         """Children by the mixture of both; the origin is whoever gave the larger part."""
-        ours = {id: (1 - self.weight) * p for id, p in zip(ids, shares, strict=True)}
-        theirs = {id: self.weight * p for id, p in self._next(context, 2 * BRANCHES)}
+        weight = 0.0 if self.alone else NGRAM_WEIGHTS[self.ngram.matched(context[-self.ngram.longest :])]
+        ours = {id: (1 - weight) * p for id, p in zip(ids, shares, strict=True)}
+        theirs = {id: weight * p for id, p in self._next(context, 2 * BRANCHES)}
         mixed = [
             (
                 id,
@@ -203,4 +212,4 @@ class HeadDraft:
         return sorted(mixed, key=lambda child: (-child[1], child[0]))[:BRANCHES]
 
     def _next(self, context: tuple[int, ...], count: int = BRANCHES) -> list[tuple[int, float]]:
-        return self.ngram.next(context[-self.ngram.longest :], count) if self.weight else []
+        return self.ngram.next(context[-self.ngram.longest :], count) if not self.alone else []

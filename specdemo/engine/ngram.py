@@ -148,6 +148,10 @@ class NgramModel:
             scores[id] = scores.get(id, 0.0) + weight * p
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:count]
 
+    def matched(self, context: tuple[int, ...]) -> int:
+        """Ids of the longest end of `context` that the text so far has gone on from before."""
+        return next((n for n in range(min(self.longest, len(context)), 0, -1) if context[-n:] in self._seen), 0)
+
     def _near(self, context: tuple[int, ...]) -> tuple[dict[int, float], float]:
         """p from the text so far, and what it weighs."""
         p: dict[int, float] = {}

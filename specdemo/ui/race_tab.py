@@ -92,9 +92,9 @@ class RaceTab:
     def race(
         self,
         prompt: str,
-        mode: str = "ngram",
+        mode: str = "tree",
         dtype: str = "auto",
-        draft_length: int = 4,
+        draft_length: int = 8,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         top_p: float = 1.0,
@@ -119,9 +119,9 @@ class RaceTab:
     def race_once(
         self,
         prompt: str,
-        mode: str = "ngram",
+        mode: str = "tree",
         dtype: str = "auto",
-        draft_length: int = 4,
+        draft_length: int = 8,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         top_p: float = 1.0,
