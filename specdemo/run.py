@@ -76,8 +76,7 @@ class Run:
         self.tallies = {name: Tally() for name in PATHS}
         self.process_bytes = memory.process_bytes()
         self.target_bytes = memory.weight_bytes(loaded.target)
-        drafts = [model for model in (loaded.draft, loaded.head) if model is not None]
-        self.draft_bytes = memory.weight_bytes(loaded.target, *drafts) - self.target_bytes
+        self.draft_bytes = self._draft_bytes()
         self._streams = {name: TextStream(loaded.tokenizer) for name in PATHS}
         self._cancelled = cancelled
         self.task = self._make_task()
@@ -155,6 +154,13 @@ class Run:
             "decode_tokens_per_s": tally.decode_tokens_per_s,
             "score": tally.score,
         }
+
+    def _draft_bytes(self) -> int:
+        """What the mode's drafter holds beside the target's weights: models, and the n-gram table."""
+        mode, loaded = self.request.mode, self.loaded
+        model = {"tree": loaded.head, "chain": loaded.draft}.get(mode)
+        weights = memory.weight_bytes(loaded.target, *([model] if model else [])) - self.target_bytes
+        return weights + (loaded.ngram.nbytes if mode in ("tree", "ngram") else 0)
 
     def _make_task(self) -> Task:
         request, loaded = self.request, self.loaded

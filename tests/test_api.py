@@ -128,7 +128,8 @@ def test_a_race_returns_both_answers_and_all_figures(good):
     assert sum(other["origins"].values()) == TOKENS
     assert other["accepted"] <= other["tested"] <= other["drafted"]
     assert good["speed_up"] == pytest.approx(plain["latency_s"] / other["latency_s"])
-    assert good["memory"]["draft_weights_mb"] == 0 < good["memory"]["target_weights_mb"]
+    # An n-gram model drafts: what it needs is its table, not the head that the pair has as well.
+    assert 0 < good["memory"]["draft_weights_mb"] < 5 < 600 < good["memory"]["target_weights_mb"]
 
 
 def test_a_streamed_race_is_a_log_that_only_grows_and_says_the_same(client, good):

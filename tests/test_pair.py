@@ -89,6 +89,18 @@ def test_a_race_records_a_trace_with_the_same_figures_and_texts(tmp_path):
     assert result["memory"]["target_weights_mb"] == pytest.approx(538.06 + 113.25, abs=0.01)
 
 
+def test_draft_memory_is_what_the_mode_uses():
+    tree, ngram = (
+        Run(request("x", mode=mode), load_for(request("x")), Event()).draft_bytes for mode in ("tree", "ngram")
+    )
+    table = load_for(request("x")).ngram.nbytes
+    # Head: join and one layer of the target's shape, and its 4,096 output rows; the embedding is the target's.
+    layer = 2 * 576 * 576 + 2 * 192 * 576 + 3 * 1536 * 576 + 2 * 576
+    weights = (2 * 576 + 1) * 576 + layer + 576 + 4096 * 576
+    assert ngram == table
+    assert tree - table == pytest.approx(4 * weights + 8 * 4096, abs=1000)  # and the rotary frequencies
+
+
 def test_both_paths_share_one_copy_of_the_targets_weights():
     loaded = load_for(request("x"))
     assert load_for(request("y")) is loaded

@@ -56,6 +56,11 @@ class NgramTable:
 
     levels: tuple[Level, ...] = ()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(x.nbytes for level in self.levels for x in (level.keys, level.starts, level.ids, level.shares))
+
     @staticmethod
     def read(path: Path) -> NgramTable:
         arrays = load_file(path)
