@@ -88,6 +88,7 @@ def load(pair: Pair, dtype: Dtype) -> Loaded:
     head = read_head(pair.head, target) if pair.head else None
     if head is not None:
         kernels.pack(head)
+        _warm(head, features=True)
     return Loaded(pair, target, draft, head, ngram, tokenizer, dtype, _eos(target, tokenizer), shared)
 
 
@@ -129,11 +130,13 @@ def _source(name: str) -> str:
 
 
 @torch.inference_mode()
-def _warm(model: PreTrainedModel) -> None:
-    """One long and two short passes: the path that happens to go first must not pay for what is set up only once."""
+def _warm(model: PreTrainedModel | FeatureHead, features: bool = False) -> None:
+    """One long and some short passes: the path that happens to go first must not pay for what is set up only once."""
     cached = CachedModel(model)
-    for count in (32, 5, 1):
-        cached.forward([0] * count)
+    for count in (32, 5, 3, 1):
+        width = model.config.get_text_config().hidden_size
+        states = torch.zeros(count, width, dtype=model.dtype, device=model.device) if features else None
+        cached.forward([0] * count, features=states)
 
 
 def _eos(model: PreTrainedModel, tokenizer: Tokenizer) -> frozenset[int]:
