@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny import model
 
 from specdemo.draft.train import Batch, Sample, collate, loss_of, new_head, train, unrolled
+from specdemo.engine import head as head_module
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
 from specdemo.engine.head import HeadDraft, read_head, write_head
@@ -80,6 +82,17 @@ def test_with_a_head_the_cache_is_true_after_every_step_and_greedy_equals_plain(
         assert ids[len(PROMPT) :] == reference
 
 
+def test_the_end_of_the_context_is_reached_with_a_wide_tree(monkeypatch):
+    """A tree of the head has more rows than positions: it overran the context a few tokens before its end."""
+    monkeypatch.setattr(head_module, "WORTH", 0.0)
+    target = model("llama", tie_word_embeddings=True, max_position_embeddings=len(PROMPT) + 20)
+    cached, task = CachedModel(target, keep_states=True), Task(PROMPT, 20)
+    head = CachedModel(new_head(target, KNOWN), keep_states=True)
+    drafter = HeadDraft(head, cached, NgramModel(NgramTable()), floor=0.001, alone=True)
+    ours = [token.id for step in speculative(cached, drafter, task, 8, rng()) for token in step.tokens]
+    assert ours == [token.id for step in plain(CachedModel(target), task, rng()) for token in step.tokens]
+
+
 def test_the_heads_cache_holds_the_targets_states_only(target):
     """After a proposal nothing of what the head dreamt is left: the next one starts from the target's states."""
     cached, task = CachedModel(target, keep_states=True), Task(PROMPT, 20)
@@ -131,6 +144,14 @@ def test_a_head_read_back_and_packed_predicts_the_same(target, tmp_path):
     with torch.inference_mode():
         torch.testing.assert_close(again.states(ids, features), head.eval().states(ids, features), atol=5e-3, rtol=5e-3)
     assert again.ids.tolist() == KNOWN
+
+
+def test_a_file_that_lacks_weights_of_the_head_is_refused(target, tmp_path):
+    own = new_head(target, KNOWN).trained()
+    del own["join.bias"]
+    save_file(own, tmp_path / "head.safetensors")
+    with pytest.raises(ValueError, match=r"no head for this target: \['join.bias'\]"):
+        read_head(tmp_path / "head.safetensors", target)
 
 
 def test_a_target_that_a_head_cannot_continue_is_refused():

@@ -40,7 +40,7 @@ class Sample:
 
 
 def samples(path: Path, opening: Sequence[int], opening_states: torch.Tensor) -> list[Sample]:
-    """All rows of a file of answers with the states beside it, which stay on the disk until they are used."""
+    """All rows of a file of answers with the states beside it, in memory (twice the hidden size in bytes an id)."""
     width = opening_states.shape[-1]
     states = np.memmap(path.with_suffix(".states"), dtype=np.float16, mode="c").reshape(-1, width)
     found, at = [], 0

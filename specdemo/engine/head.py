@@ -100,12 +100,16 @@ def write_head(head: FeatureHead, path: Path, metadata: dict[str, str]) -> None:
 
 
 def read_head(path: Path, target: Any) -> FeatureHead:
-    """A head for `target`, in its dtype and on its device. The target's output head must be its embedding."""
+    """A head for `target`, in its dtype and on its device. The target's output head must be its embedding.
+
+    Raises ValueError if the file does not hold exactly a head's own weights.
+    """
     own = load_file(path)
     embedding = target.get_input_embeddings().weight.detach()
     head = FeatureHead(target.config, own["ids"], embedding, embedding[own["ids"]].clone())
-    problems = head.load_state_dict(own, strict=False)
-    assert not problems.unexpected_keys, problems.unexpected_keys
+    if own.keys() != head.trained().keys():
+        raise ValueError(f"{path} is no head for this target: {sorted(own.keys() ^ head.trained().keys())}")
+    head.load_state_dict(own, strict=False)  # embedding and output are the target's
     return head.to(target.device, target.dtype).eval()
 
 
@@ -179,7 +183,8 @@ class HeadDraft:
                 ahead += [((*path, id), p * share) for id, share, _ in known[path]]
             ahead.sort(key=lambda node: -node[1])
             level = [node for node in ahead[:WIDTH] if node[1] >= self.floor]
-            if not remaining or sum(p for _, p in level) < WORTH:
+            full = len(self.head) + len(level) > self.head.context  # rows of all branches, not positions, fill it
+            if not remaining or full or sum(p for _, p in level) < WORTH:
                 break
             parents = [rows[path[:-1]] for path, _ in level]
             first = len(self.head) - trunk

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -85,8 +86,8 @@ def watch() -> Watch:
     return Watch()
 
 
-@pytest.fixture
-def page(chromium, watch) -> Iterator:
+@contextmanager
+def visitor(chromium, watch) -> Iterator:
     """A fresh page in a context of its own, English, 1366 x 900, watched."""
     context = chromium.new_context(viewport={"width": 1366, "height": 900}, locale="en-US")
     context.set_default_timeout(15_000)
@@ -95,5 +96,19 @@ def page(chromium, watch) -> Iterator:
     watch.attend(page)
     yield page
     context.close()
+
+
+@pytest.fixture
+def page(chromium, watch) -> Iterator:
+    """A visitor's page; the test fails if it, or another visitor's, asked for something elsewhere or logged errors."""
+    with visitor(chromium, watch) as page:
+        yield page
     assert watch.abroad == [], "the page asked other machines for something"
     assert watch.errors == [], "the page logged errors"
+
+
+@pytest.fixture
+def other(chromium, watch) -> Iterator:
+    """A second visitor, in a context of its own; use it beside `page`."""
+    with visitor(chromium, watch) as page:
+        yield page

@@ -43,18 +43,6 @@ def long(page: Page, long_address: str) -> Page:
     return visit(page, long_address)
 
 
-@pytest.fixture
-def other(chromium, watch):
-    """A second visitor, in a context of its own."""
-    context = chromium.new_context(viewport={"width": 1366, "height": 900}, locale="en-US")
-    context.set_default_timeout(15_000)
-    context.route("**/*", watch.route)
-    page = context.new_page()
-    watch.attend(page)
-    yield page
-    context.close()
-
-
 def visit(page: Page, address: str) -> Page:
     page.goto(address)
     expect(page.locator(".specdemo-stage .hint")).to_have_count(2)
@@ -219,35 +207,35 @@ def test_a_page_that_is_closed_frees_the_device(long, other, long_address):
     finished(other)
 
 
-def test_a_second_visitor_is_told_to_wait_and_then_served(long, other, long_address):
+@pytest.fixture
+def waiting(long, other, long_address) -> Page:
+    """A second visitor who has asked for a race while one is under way, and was told to wait."""
     visit(other, long_address)
     begin(long, PROMPT)
     under_way(long)
     prompt(other).fill(PROMPT)
     other.locator("#run").click()
     expect(other.get_by_text(re.compile("wait|queue", re.I)).first).to_be_visible()
-    assert tokens(other, "plain").count() == 0
-    long.locator("#stop").click()
-    finished(long)
-    expect(tokens(other, "plain").first).to_be_visible(timeout=10_000)
-    other.locator("#stop").click()
-    finished(other)
+    return other
 
 
-def test_a_waiting_visitor_who_stops_leaves_the_queue(long, other, long_address):
-    visit(other, long_address)
-    begin(long, PROMPT)
-    under_way(long)
-    prompt(other).fill(PROMPT)
-    other.locator("#run").click()
-    expect(other.get_by_text(re.compile("wait|queue", re.I)).first).to_be_visible()
-    other.locator("#stop").click()
-    other.wait_for_timeout(1000)
+def test_a_second_visitor_is_told_to_wait_and_then_served(long, waiting):
+    assert tokens(waiting, "plain").count() == 0
     long.locator("#stop").click()
     finished(long)
-    other.wait_for_timeout(3000)
-    begun = tokens(other, "plain").count()
-    other.locator("#stop").click()
+    expect(tokens(waiting, "plain").first).to_be_visible(timeout=10_000)
+    waiting.locator("#stop").click()
+    finished(waiting)
+
+
+def test_a_waiting_visitor_who_stops_leaves_the_queue(long, waiting):
+    waiting.locator("#stop").click()
+    waiting.wait_for_timeout(1000)
+    long.locator("#stop").click()
+    finished(long)
+    waiting.wait_for_timeout(3000)
+    begun = tokens(waiting, "plain").count()
+    waiting.locator("#stop").click()
     assert begun == 0
 
 
