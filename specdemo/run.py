@@ -16,7 +16,8 @@ from specdemo import __version__, device
 from specdemo.config import Mode
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative, synchronize
-from specdemo.engine.drafters import ChainDraft, Drafter, NgramDraft
+from specdemo.engine.draft_model import ModelDraft
+from specdemo.engine.drafters import Drafter, NgramDraft
 from specdemo.engine.head import HeadDraft
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.race import race, timed
@@ -46,7 +47,7 @@ def _ngram(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> 
 def _chain(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
     if loaded.draft is None:
         raise RequestError(f"mode: pair {loaded.pair.name!r} has no draft model; choose ngram or give a draft")
-    return ChainDraft(CachedModel(loaded.draft), loaded.vocabulary, loaded.shared, task.sampling, rng)
+    return ModelDraft(CachedModel(loaded.draft), loaded.vocabulary, loaded.shared, task.sampling, rng)
 
 
 MODES: dict[Mode, Callable[[Loaded, CachedModel, Task, Randomness], Drafter]] = {

@@ -15,7 +15,8 @@ import torch
 
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import NOTHING, plain, speculative, synchronize
-from specdemo.engine.drafters import ChainDraft, Drafter, NgramDraft
+from specdemo.engine.draft_model import ModelDraft
+from specdemo.engine.drafters import Drafter, NgramDraft
 from specdemo.engine.head import HeadDraft
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.race import timed
@@ -55,7 +56,7 @@ def _head(loaded: Loaded, target: CachedModel, **options: Any) -> Drafter:
 def _chain(loaded: Loaded, target: CachedModel) -> Drafter:
     assert loaded.draft is not None, "a chain needs --draft"
     rng = Randomness(0, target.device)
-    return ChainDraft(CachedModel(loaded.draft), loaded.vocabulary, loaded.shared, Sampling(), rng)
+    return ModelDraft(CachedModel(loaded.draft), loaded.vocabulary, loaded.shared, Sampling(), rng)
 
 
 DRAFTERS: dict[str, Callable[[Loaded, CachedModel], Drafter]] = {

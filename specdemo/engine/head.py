@@ -117,7 +117,7 @@ class HeadDraft:
     """Proposes the tree that the head, mixed with an n-gram model, holds most probable.
 
     The head runs once per depth over the most probable nodes; behind those that it did not look at, the n-gram model
-    goes on alone. target: the cached target of the same path, which keeps its states; head: keeps its states as well.
+    goes on alone. target: the cached target of the same path, still empty: it is told to keep its states.
     alone: the head drafts without the n-gram model.
     """
 
@@ -131,10 +131,19 @@ class HeadDraft:
     ) -> None:
         self.head = head
         self.target = target
+        target.keep_states()
         self.ngram = ngram
         self.floor = floor
         self.alone = alone
         self._ids: list[int] = head.model.ids.tolist()
+
+    @property
+    def models(self) -> tuple[FeatureHead]:
+        return (self.head.model,)
+
+    @property
+    def table_bytes(self) -> int:
+        return 0 if self.alone else self.ngram.table.nbytes
 
     @property
     def cache_bytes(self) -> int:

@@ -50,7 +50,7 @@ class Tally:
         self.verify_s += step.verify_s
         self.cache_bytes = step.cache_bytes
         self.finish = step.finish or self.finish
-        if not step.tokens:  # part of a prefill
+        if not step.tokens and not step.nodes:  # part of a prefill
             return
         if self.ttft_s is None:
             self.ttft_s = self.latency_s
@@ -72,7 +72,9 @@ class Tally:
 
     @property
     def origins(self) -> dict[Origin, int]:
-        return {origin: sum(token.origin is origin for token in self.committed) for origin in Origin}
+        """Committed tokens by origin; "unverified" only where there are any."""
+        counts = {origin: sum(token.origin is origin for token in self.committed) for origin in Origin}
+        return {origin: count for origin, count in counts.items() if count or origin is not Origin.UNVERIFIED}
 
     @property
     def decode_tokens_per_s(self) -> float | None:
