@@ -50,7 +50,11 @@ def race(
     prompt: Annotated[str, typer.Argument(help="What both paths answer.", show_default=False)],
     pair: Annotated[str, typer.Option(help="Pair of target and draft.")] = "embedded",
     mode: Annotated[
-        str, typer.Option(help="Who drafts: tree (draft head and n-gram model), ngram or chain (draft model).")
+        str,
+        typer.Option(
+            help="Who drafts: tree, staged (draft sped up by n-gram), ngram, chain, auto (as much as pays), or "
+            "draft-then-score (lossy)."
+        ),
     ] = "tree",
     draft: Draft = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of the answer, at most.")] = 128,
@@ -58,6 +62,12 @@ def race(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Nucleus; 1 is off.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Most probable tokens kept; 0 is off.")] = 0,
+    repetition_penalty: Annotated[float, typer.Option(help="On tokens that have occurred; 1 is off.")] = 1.0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="Text that ends the answer; may be given several times.", show_default=False),
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Decide near-ties of a long pass again alone.")] = False,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 42,
     draft_length: Annotated[int, typer.Option(help="Tokens (nodes of a tree) drafted a step, at most.")] = 8,
     chat_template: Annotated[bool, typer.Option(help="Wrap the prompt as a user's turn.")] = True,

@@ -16,7 +16,17 @@ from pydantic_settings import (
 
 FILE = Path(__file__).parent.parent / "spaces_config.yaml"
 
-Mode = Literal["tree", "ngram", "chain"]
+Mode = Literal["tree", "staged", "ngram", "chain", "auto", "draft-then-score"]
+SCORE: Mode = "draft-then-score"  # the one mode in which nothing is verified: it is lossy, and says so
+# What a pair must have for a mode: one of these fields; none means that every pair can run it.
+NEEDS: dict[Mode, tuple[str, ...]] = {
+    "tree": ("head", "draft"),
+    "staged": ("draft",),
+    "ngram": (),
+    "chain": ("draft", "head"),
+    "auto": (),
+    SCORE: ("draft",),
+}
 Dtype = Literal["auto", "bf16", "fp32"]
 
 

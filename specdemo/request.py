@@ -1,7 +1,7 @@
 """What a visitor asks for, checked in one place before anything is loaded or computed."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -13,7 +13,11 @@ class RequestError(ValueError):
 
 
 class RaceRequest(BaseModel):
-    """One race. draft: a directory or model id that replaces the pair's draft; not offered to visitors of a page."""
+    """One race. draft: a directory or model id that replaces the pair's draft; not offered to visitors of a page.
+
+    stop: texts that end an answer, the first of them to appear. exact: decide near-ties of a long pass again in a pass
+    of their own.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -27,8 +31,17 @@ class RaceRequest(BaseModel):
     temperature: float = Field(0.0, ge=0, le=10)
     top_k: int = Field(0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
+    repetition_penalty: float = Field(1.0, ge=0.5, le=2)
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = Field((), max_length=8)
+    exact: bool = False
     seed: int = Field(42, ge=0, lt=2**63)
     chat_template: bool = True
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _by_line(cls, stop: object) -> object:
+        """A text is one stop string a line; nothing is none."""
+        return [part for part in stop.splitlines() if part] if isinstance(stop, str) else stop or ()
 
     @field_validator("prompt")
     @classmethod

@@ -2,66 +2,42 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import Any
 
-import torch
-import transformers
-
-from specdemo import __version__, device
-from specdemo.config import Mode
+from specdemo import device
+from specdemo.config import NEEDS, SCORE
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative, synchronize
-from specdemo.engine.draft_model import ModelDraft
-from specdemo.engine.drafters import Drafter, NgramDraft
-from specdemo.engine.head import HeadDraft
-from specdemo.engine.ngram import NgramModel
 from specdemo.engine.race import race, timed
 from specdemo.engine.sampling import Randomness
+from specdemo.engine.score import draft_then_score
 from specdemo.engine.types import Sampling, Step, Task
 from specdemo.measure import memory
+from specdemo.measure.machine import machine
 from specdemo.measure.metrics import Lossless, Tally, lossless, speed_up
+from specdemo.measure.scoreboard import NEAR_TIE
 from specdemo.measure.trace import Trace
 from specdemo.models.load import Loaded, load, resolve_dtype
 from specdemo.models.pairs import PAIRS
+from specdemo.modes import DRAFTERS
 from specdemo.request import RaceRequest, RequestError
-from specdemo.text import TextStream, decode, encode
+from specdemo.text import Stops, TextStream, decode, encode
 
 PATHS = ("plain", "speculative")
 
 
-def _tree(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
-    if loaded.head is None:
-        raise RequestError(f"mode: pair {loaded.pair.name!r} has no draft head; choose ngram, or chain with a draft")
-    return HeadDraft(CachedModel(loaded.head, keep_states=True), target, NgramModel(loaded.ngram))
-
-
-def _ngram(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
-    return NgramDraft(NgramModel(loaded.ngram))
-
-
-def _chain(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
-    if loaded.draft is None:
-        raise RequestError(f"mode: pair {loaded.pair.name!r} has no draft model; choose ngram or give a draft")
-    return ModelDraft(CachedModel(loaded.draft), loaded.vocabulary, loaded.shared, task.sampling, rng)
-
-
-MODES: dict[Mode, Callable[[Loaded, CachedModel, Task, Randomness], Drafter]] = {
-    "tree": _tree,
-    "ngram": _ngram,
-    "chain": _chain,
-}
-
-
 def load_for(request: RaceRequest) -> Loaded:
-    """The pair that a checked request names, loaded. Raises LoadError where that fails."""
+    """The pair that a checked request names, loaded. Raises LoadError where that fails.
+
+    A draft of one's own takes the place of the pair's draft, whether that is a model or a head.
+    """
     pair = PAIRS[request.pair]
     if request.draft is not None:
-        pair = replace(pair, name=f"{pair.name} + {request.draft}", draft=request.draft)
+        pair = replace(pair, name=f"{pair.name} + {request.draft}", draft=request.draft, head=None)
     return load(pair, resolve_dtype(request.dtype, device.pick()))
 
 
@@ -77,7 +53,7 @@ class Run:
         self.tallies = {name: Tally() for name in PATHS}
         self.process_bytes = memory.process_bytes()
         self.target_bytes = memory.weight_bytes(loaded.target)
-        self.draft_bytes = self._draft_bytes()
+        self.draft_bytes = 0  # the mode's drafter counts
         self._streams = {name: TextStream(loaded.tokenizer) for name in PATHS}
         self._cancelled = cancelled
         self.task = self._make_task()
@@ -132,6 +108,7 @@ class Run:
                 "tokens_per_step": theirs.tokens_per_step,
                 "draft_s": theirs.draft_s,
                 "verify_s": theirs.verify_s,
+                "rechecked": theirs.rechecked,
                 "origins": {str(origin): count for origin, count in theirs.origins.items()},
             },
             "speed_up": self.speed_up,
@@ -156,13 +133,6 @@ class Run:
             "score": tally.score,
         }
 
-    def _draft_bytes(self) -> int:
-        """What the mode's drafter holds beside the target's weights: models, and the n-gram table."""
-        mode, loaded = self.request.mode, self.loaded
-        model = {"tree": loaded.head, "chain": loaded.draft}.get(mode)
-        weights = memory.weight_bytes(loaded.target, *([model] if model else [])) - self.target_bytes
-        return weights + (loaded.ngram.nbytes if mode in ("tree", "ngram") else 0)
-
     def _make_task(self) -> Task:
         request, loaded = self.request, self.loaded
         chat = request.chat_template and bool(loaded.tokenizer.chat_template)
@@ -170,35 +140,30 @@ class Run:
             prompt = encode(loaded.tokenizer, request.prompt, chat)
         except ValueError as error:
             raise RequestError(str(error)) from error
-        room = loaded.context - request.max_new_tokens
-        if len(prompt) > room:
-            raise RequestError(
-                f"prompt: has {len(prompt):,} tokens; with {request.max_new_tokens} new ones the model's context of "
-                f"{loaded.context:,} leaves room for {max(room, 0):,}; shorten it"
-            )
+        self._check_room(len(prompt), loaded.context, "model")
         return Task(
             tuple(prompt),
             request.max_new_tokens,
             loaded.eos,
-            Sampling(request.temperature, request.top_k, request.top_p),
+            Sampling(request.temperature, request.top_k, request.top_p, request.repetition_penalty),
             request.seed,
+            Stops(loaded.tokenizer, request.stop) if request.stop else None,
+            NEAR_TIE[loaded.dtype] if request.exact else 0.0,
         )
 
+    def _check_room(self, prompt: int, context: int, whose: str) -> None:
+        room = context - self.request.max_new_tokens
+        if prompt > room:
+            raise RequestError(
+                f"prompt: has {prompt:,} tokens; with {self.request.max_new_tokens} new ones the {whose}'s context of "
+                f"{context:,} leaves room for {max(room, 0):,}; shorten it"
+            )
+
     def _make_paths(self) -> dict[str, Iterator[Step]]:
-        loaded, task = self.loaded, self.task
-        on = loaded.target.device
-        # Draft and verification share one source: two sources of equal seed would not be independent.
-        rng = Randomness(task.seed, on)
-        target = CachedModel(loaded.target, keep_states=self.request.mode == "tree")
+        loaded, task, on = self.loaded, self.task, self.loaded.target.device
         paths = {
             "plain": plain(CachedModel(loaded.target), task, Randomness(task.seed, on)),
-            "speculative": speculative(
-                target,
-                MODES[self.request.mode](loaded, target, task, rng),
-                task,
-                self.request.draft_length,
-                rng,
-            ),
+            "speculative": self._speculative(),
         }
         synced = partial(synchronize, on)
 
@@ -207,25 +172,22 @@ class Run:
 
         return {name: timed(path, synced, usage) for name, path in paths.items()}
 
-
-def machine(on: torch.device) -> dict[str, Any]:
-    """What a run ran on, as a trace names it."""
-    return {
-        "processor": _processor(),
-        "threads": torch.get_num_threads(),
-        "accelerator": torch.cuda.get_device_name(on) if on.type == "cuda" else None,
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "specdemo": __version__,
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = (line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-            return next(names, platform.machine())
-    except OSError:
-        return platform.processor() or platform.machine()
+    def _speculative(self) -> Iterator[Step]:
+        """The path of the mode; also counts what it holds in memory beside the target's weights."""
+        loaded, task, mode = self.loaded, self.task, self.request.mode
+        if NEEDS[mode] and not any(getattr(loaded, need) is not None for need in NEEDS[mode]):
+            needed = " or ".join({"draft": "a draft model", "head": "a draft head"}[need] for need in NEEDS[mode])
+            raise RequestError(
+                f"mode: {mode} needs {needed}; pair {loaded.pair.name!r} has none; choose another mode, or give a draft"
+            )
+        # Draft and verification share one source: two sources of equal seed would not be independent.
+        rng = Randomness(task.seed, loaded.target.device)
+        target = CachedModel(loaded.target)
+        if mode == SCORE and loaded.draft is not None:
+            draft = CachedModel(loaded.draft)
+            self._check_room(len(task.prompt), draft.context, "draft")
+            self.draft_bytes = memory.weight_bytes(loaded.target, loaded.draft) - self.target_bytes
+            return draft_then_score(target, draft, loaded.shared, task, rng)
+        drafter = DRAFTERS[mode](loaded, target, task, rng)
+        self.draft_bytes = memory.weight_bytes(loaded.target, *drafter.models) - self.target_bytes + drafter.table_bytes
+        return speculative(target, drafter, task, self.request.draft_length, rng)

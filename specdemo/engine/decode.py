@@ -13,11 +13,11 @@ import torch
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.drafters import Draft, Drafter
 from specdemo.engine.sampling import Randomness, log_probs, margins, penalised
-from specdemo.engine.types import Finish, Node, Origin, Outcome, Step, Task, Token
+from specdemo.engine.types import RECHECKED, Finish, Node, Origin, Outcome, Step, Task, Token
 from specdemo.engine.verify import Verdict, certain, verify
 
 NOTHING = Draft()
-AGAIN = Draft(note="a near-tie, decided again in a pass of its own")
+AGAIN = Draft(note=RECHECKED)
 
 
 @torch.inference_mode()
@@ -112,14 +112,14 @@ def _commit(
     if verdict.token is not None:
         chosen.append(verdict.token)
         origins.append(Origin.TARGET)
-    kept, finish = _end([*ids[len(task.prompt) :], *chosen], len(chosen), task)
+    kept, finish = end_of_answer([*ids[len(task.prompt) :], *chosen], len(chosen), task)
     rows = [0, *(i + 1 for i in verdict.path)][:kept]
     ids += chosen[:kept]
-    tokens = tuple(map(Token, chosen[:kept], origins, *_scores(logits[rows], decided[rows], chosen[:kept])))
+    tokens = tuple(map(Token, chosen[:kept], origins, *scores(logits[rows], decided[rows], chosen[:kept])))
     return Step(tokens, _nodes(draft, verdict, kept), finish=finish, note=draft.note)
 
 
-def _end(answer: Sequence[int], new: int, task: Task) -> tuple[int, Finish | None]:
+def end_of_answer(answer: Sequence[int], new: int, task: Task) -> tuple[int, Finish | None]:
     """How many of the `new` ids at the end of `answer` are kept, and why it ends there: the reason that comes first."""
     before = len(answer) - new
     ends = [(task.max_new_tokens, Finish.LENGTH)]
@@ -134,7 +134,7 @@ def _end(answer: Sequence[int], new: int, task: Task) -> tuple[int, Finish | Non
 ORDER = (Finish.EOS, Finish.STOP, Finish.LENGTH)  # what counts where two reasons meet at one token
 
 
-def _scores(logits: torch.Tensor, decided: torch.Tensor, chosen: list[int]) -> tuple[list[float], list[float]]:
+def scores(logits: torch.Tensor, decided: torch.Tensor, chosen: list[int]) -> tuple[list[float], list[float]]:
     """Log-probability of each chosen id under its row of logits [N, V], and each decision's top-2 margin."""
     return log_probs(logits, chosen).tolist(), margins(decided).tolist()
 

@@ -166,11 +166,10 @@ class ModelDraft:
         def best() -> tuple[Draft, list[Path], float]:
             """The tree as it stands, which of its nodes to read next, and what that promises."""
             draft = grow(context, expand, budget, self.growth.floor)
-            reach: dict[Path, float] = {(): 1.0}
-            for path, p in zip(draft.paths(), draft.confidence, strict=True):
-                reach[path] = reach[path[:-1]] * (p or 0.0)
-            least = min(reach.values()) if len(draft.tokens) == budget else 0.0  # what a better node would push out
-            unread = [path for path in draft.paths() if path not in children][: min(self.growth.rows, self._room)]
+            reach = dict(zip(draft.paths(), draft.reach(), strict=True))
+            # What a better node would push out of a full tree.
+            least = min(reach.values()) if len(reach) == budget else 0.0
+            unread = [path for path in reach if path not in children][: min(self.growth.rows, self._room)]
             return draft, unread, sum(reach[path] - least for path in unread)
 
         _, unread, _ = best()
@@ -255,6 +254,7 @@ class ModelDraft:
             logits = torch.stack([self._logits[node] for node in (path, *nodes)])
             verdict = verify(guess, logits, self.sampling, self.rng)
             spine += [(guess.tokens[i], Origin.NGRAM) for i in verdict.path]
+            assert verdict.token is not None
             spine.append((verdict.token, Origin.DRAFT))
         return spine[:length]
 

@@ -42,6 +42,12 @@ class Draft:
         """Nodes whose parent is `node` (-1: the last committed token), in the order of drawing."""
         return [i for i, parent in enumerate(self.parents) if parent == node]
 
+    def first(self, count: int) -> "Draft":
+        """The first `count` nodes alone. Not for nodes that were drawn: dropping those biases the answer."""
+        assert self.probs is None, "a drawn node must be verified"
+        kept = (self.tokens[:count], self.parents[:count], self.origins[:count])
+        return Draft(*kept, None, self.confidence[:count], self.note)
+
     @property
     def rows(self) -> list[int]:
         """Parents as `CachedModel.forward` takes them when the last committed token goes first."""
@@ -52,6 +58,13 @@ class Draft:
         found: list[tuple[int, ...]] = []
         for token, parent in zip(self.tokens, self.parents, strict=True):
             found.append((*(found[parent] if parent >= 0 else ()), token))
+        return found
+
+    def reach(self) -> list[float]:
+        """Of each node the probability that all drafted tokens down to it are accepted, as the drafter sees it."""
+        found: list[float] = []
+        for parent, p in zip(self.parents, self.confidence, strict=True):
+            found.append((found[parent] if parent >= 0 else 1.0) * (p or 0.0))
         return found
 
     @staticmethod

@@ -35,6 +35,9 @@ class Finish(StrEnum):
     STOP = "stop"  # a stop string
 
 
+RECHECKED = "a near-tie, decided again in a pass of its own"  # the note of such a step
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """One committed token.

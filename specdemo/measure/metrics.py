@@ -7,7 +7,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specdemo.engine.types import Origin, Outcome, Step, Token
+from specdemo.engine.types import RECHECKED, Origin, Outcome, Step, Token
 
 # What each figure means, in the words shown beside it.
 DEFINITIONS = {
@@ -34,6 +34,7 @@ class Tally:
     drafted: int = 0
     tested: int = 0
     accepted: int = 0
+    rechecked: int = 0
     latency_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
@@ -57,6 +58,7 @@ class Tally:
             self._first = len(step.tokens)
         self.steps += 1
         self.drafted += len(step.nodes)
+        self.rechecked += step.note == RECHECKED
         self.tested += sum(node.outcome is not Outcome.UNTESTED for node in step.nodes)
         self.accepted += sum(node.outcome is Outcome.ACCEPTED for node in step.nodes)
         self.committed += step.tokens
@@ -120,16 +122,18 @@ class Lossless:
 
     "identical": all ids are equal. "diverged": `position` is the first index that differs and `margin` the target's
     top-2 logit gap there on the plain path. "same distribution": sampling, where the texts may differ.
-    "incomplete": equal as far as both got, but a path did not finish.
+    "incomplete": equal as far as both got, but a path did not finish. "lossy": the target did not verify the answer.
     """
 
-    verdict: Literal["identical", "diverged", "same distribution", "incomplete"]
+    verdict: Literal["identical", "diverged", "same distribution", "incomplete", "lossy"]
     position: int | None = None
     margin: float | None = None
 
 
 def lossless(plain: Tally, speculative: Tally, greedy: bool) -> Lossless:
     """Compare two answers to the same task."""
+    if speculative.origins.get(Origin.UNVERIFIED):
+        return Lossless("lossy")
     if not greedy:
         return Lossless("same distribution")
     for position, (ours, theirs) in enumerate(zip(plain.committed, speculative.committed, strict=False)):

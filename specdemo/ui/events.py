@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from specdemo.config import Mode
-from specdemo.engine.types import Origin, Step
+from specdemo.config import SCORE, Mode
+from specdemo.engine.types import Finish, Origin, Step
 from specdemo.measure.metrics import DEFINITIONS, Tally
 from specdemo.measure.scoreboard import rows, sentence
 from specdemo.ui.texts import text
@@ -19,14 +19,15 @@ Event = dict[str, Any]
 
 def opening(mode: object) -> Event:
     """What the stage shows before anything ran: titles, legend and an empty scoreboard. mode: as asked, unchecked."""
+    origins = [origin for origin in Origin if (origin is Origin.UNVERIFIED) == (mode == SCORE)]
     by = f" · {text(f'mode_{mode}')}" if mode in get_args(Mode) else ""
     return {
         "labels": {"plain": text("plain"), "speculative": text("speculative") + by},
-        "legend": {str(origin): text(f"by_{origin}") for origin in Origin},
+        "legend": {str(origin): text(f"by_{origin}") for origin in origins},
         "scoreboard": [
             {"key": row.key, "label": row.label, "definition": DEFINITIONS[row.key]} for row in rows(Tally(), Tally())
         ],
-        "strings": {"finish_eos": text("finish_eos"), "finish_length": text("finish_length")},
+        "strings": {f"finish_{finish}": text(f"finish_{finish}") for finish in Finish},
     }
 
 

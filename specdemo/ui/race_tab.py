@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from threading import Event as Flag
 from time import monotonic
-from typing import Any, get_args
+from typing import Any
 
 import gradio as gr
 
-from specdemo.config import Mode, Settings
+from specdemo.config import NEEDS, Settings
 from specdemo.models.pairs import PAIRS
 from specdemo.ui import events
 from specdemo.ui.charts import CHARTS, blank, plots
@@ -36,13 +36,10 @@ class RaceTab:
 
     def modes(self) -> list[tuple[str, str]]:
         """The modes that some served pair can run, as (words, name)."""
-        pairs = [PAIRS[name] for name in self.settings.pairs]
-        can = {
-            "tree": any(pair.head for pair in pairs),
-            "ngram": True,
-            "chain": self.draft is not None or any(pair.draft for pair in pairs),
-        }
-        return [(text(f"mode_{name}"), name) for name in get_args(Mode) if can[name]]
+        has = {field for name in self.settings.pairs for field in ("draft", "head") if getattr(PAIRS[name], field)}
+        if self.draft is not None:
+            has.add("draft")
+        return [(text(f"mode_{mode}"), mode) for mode, needs in NEEDS.items() if not needs or has.intersection(needs)]
 
     def show(self, **values: Any) -> Show:
         return Show(values, self.settings, self.warmup, self.draft)
@@ -99,6 +96,9 @@ class RaceTab:
         temperature: float = 0.0,
         top_p: float = 1.0,
         top_k: int = 0,
+        repetition_penalty: float = 1.0,
+        stop: list[str] | None = None,
+        exact: bool = False,
         seed: int = 42,
         chat_template: bool = True,
         pair: str = "embedded",
@@ -126,6 +126,9 @@ class RaceTab:
         temperature: float = 0.0,
         top_p: float = 1.0,
         top_k: int = 0,
+        repetition_penalty: float = 1.0,
+        stop: list[str] | None = None,
+        exact: bool = False,
         seed: int = 42,
         chat_template: bool = True,
         pair: str = "embedded",
@@ -219,8 +222,14 @@ class RaceTab:
                 temperature = gr.Slider(0, 2, 0, step=0.05, label=text("temperature"), info=text("temperature_info"))
                 top_p = gr.Slider(0.05, 1, 1, step=0.05, label=text("top_p"), info=text("top_p_info"))
                 top_k = gr.Slider(0, 200, 0, step=1, label=text("top_k"), info=text("top_k_info"))
+                penalty = gr.Slider(
+                    0.5, 2, 1, step=0.05, label=text("repetition_penalty"), info=text("repetition_penalty_info")
+                )
+            with gr.Row():
+                stop = gr.Textbox("", lines=2, label=text("stop_strings"), info=text("stop_strings_info"))
                 chat = gr.Checkbox(True, label=text("chat_template"), info=text("chat_template_info"))
-        return [pair, mode, dtype, tokens, length, seed, temperature, top_p, top_k, chat]
+                exact = gr.Checkbox(False, label=text("exact"), info=text("exact_info"))
+        return [pair, mode, dtype, tokens, length, seed, temperature, top_p, top_k, penalty, stop, exact, chat]
 
 
 def _is_local(request: gr.Request) -> bool:
@@ -232,5 +241,5 @@ def _is_local(request: gr.Request) -> bool:
 # The request's fields in the order of the components above.
 FIELDS = (
     "prompt", "pair", "mode", "dtype", "max_new_tokens", "draft_length",
-    "seed", "temperature", "top_p", "top_k", "chat_template",
+    "seed", "temperature", "top_p", "top_k", "repetition_penalty", "stop", "exact", "chat_template",
 )  # fmt: skip

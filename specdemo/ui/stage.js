@@ -10,8 +10,8 @@
 // Everything is drawn with createElement and textContent: no text of a line is ever parsed as HTML.
 
 const PATHS = ["plain", "speculative"];
-const ORIGINS = ["draft", "ngram", "target"];
-const VERDICTS = { identical: "\u2713", diverged: "\u2260", "same distribution": "\u2248", incomplete: "\u2026" };
+const ORIGINS = ["draft", "ngram", "target", "unverified"];
+const VERDICTS = { identical: "\u2713", diverged: "\u2260", "same distribution": "\u2248", incomplete: "\u2026", lossy: "\u2717" };
 
 // What outlives a mount: a tab switch builds the stage anew, and the switch should stay as it was.
 const remembered = (window.specdemoStage ??= { rejected: false, mounts: 0 });
