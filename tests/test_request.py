@@ -64,6 +64,11 @@ def test_whatever_comes_in_is_a_request_or_a_refusal(sent):
         assert request.max_new_tokens <= 64 and request.draft_length <= 8 and request.prompt.strip()
 
 
+def test_stop_strings_may_come_as_lines_of_a_text_or_one_by_one():
+    for sent, expected in [("a\n\nb c", ("a", "b c")), (["a", "\n\n"], ("a", "\n\n")), ("", ()), (None, ())]:
+        assert checked(Limits(), ["embedded"], prompt="x", stop=sent).stop == expected
+
+
 def test_the_page_sends_every_field_but_the_draft():
     assert set(FIELDS) == RaceRequest.model_fields.keys() - {"draft"}
 

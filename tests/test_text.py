@@ -60,9 +60,13 @@ def test_an_answer_ends_with_the_token_that_completes_its_first_stop_string(toke
     ids = tokenizer("one two\n\nthree four five").input_ids
     for strings, expected in [(["\n\n"], "one two\n\n"), (["five", "ee f"], "one two\n\nthree f"), (["six"], None)]:
         stops = Stops(tokenizer, strings)
-        ends = {block: next((e for n in range(block, len(ids) + block, block) if (e := stops(ids[:n], min(block, n)))), None)
-                for block in (1, 3, len(ids))}  # fmt: skip
-        assert len(set(ends.values())) == 1, "the size of a block decides nothing"
+        ends = {
+            block: next(
+                (e for n in range(block, len(ids) + block, block) if (e := stops(ids[:n], min(block, n)))), None
+            )
+            for block in (1, 3, len(ids))
+        }
+        assert len(set(ends.values())) == 1  # whatever the size of a block
         end = ends[1]
         if expected is None:
             assert end is None
