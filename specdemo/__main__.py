@@ -1,4 +1,4 @@
-"""The command line: `python -m specdemo fetch | race | serve`."""
+"""The command line: `python -m specdemo fetch | race | serve | preflight`."""
 
 import json
 import sys
@@ -10,11 +10,13 @@ import typer
 
 from specdemo.config import Limits, Settings
 from specdemo.draft import commands as draft_commands
+from specdemo.models import commands as model_commands
 from specdemo.models.pairs import PAIRS
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__import__("specdemo").__doc__)
 
 app.add_typer(draft_commands.app, name="draft")
+app.command()(model_commands.preflight)
 
 # Whoever owns the terminal owns the machine: only the model's own context limits them.
 ANYTHING = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)
