@@ -1,4 +1,4 @@
-"""The command line: `python -m specdemo fetch | race | serve | preflight`."""
+"""The command line: `python -m specdemo fetch | race | record | serve | preflight`."""
 
 import json
 import sys
@@ -103,6 +103,26 @@ def race(
             _refuse(f"cannot write the trace: {error}", 2)
     if as_json:
         print(json.dumps(run.result()))
+
+
+@app.command()
+def record(
+    names: Annotated[list[str] | None, typer.Argument(help="Which of them; all if none is named.")] = None,
+) -> None:
+    """Record the races that the Replay tab ships again, on this machine."""
+    from specdemo import shipped
+    from specdemo.models.embedded import FetchError
+
+    names = names or list(shipped.RACES)
+    for name in names:
+        if name not in shipped.RACES:
+            _refuse(f"there is no shipped race {name!r}; choose from {', '.join(shipped.RACES)}", 2)
+    for name in names:
+        try:
+            result = shipped.record(name)
+        except (FetchError, OSError) as error:
+            _refuse(error, 1)
+        print(f"{shipped.path(name)}: {result['speculative']['tokens']} tokens, {result['speed_up']:.2f}×")
 
 
 @app.command()

@@ -18,16 +18,15 @@ from specdemo.engine.score import draft_then_score
 from specdemo.engine.types import Sampling, Step, Task
 from specdemo.measure import memory
 from specdemo.measure.machine import machine
-from specdemo.measure.metrics import Lossless, Tally, lossless, speed_up
+from specdemo.measure.metrics import Tally
+from specdemo.measure.recording import Recording
 from specdemo.measure.scoreboard import NEAR_TIE
-from specdemo.measure.trace import Trace
+from specdemo.measure.trace import PATHS, Trace
 from specdemo.models.load import Loaded, load, resolve_dtype
 from specdemo.models.pairs import PAIRS
 from specdemo.modes import DRAFTERS
 from specdemo.request import RaceRequest, RequestError
 from specdemo.text import Stops, TextStream, decode, encode
-
-PATHS = ("plain", "speculative")
 
 
 def load_for(request: RaceRequest) -> Loaded:
@@ -41,7 +40,7 @@ def load_for(request: RaceRequest) -> Loaded:
     return load(pair, resolve_dtype(request.dtype, device.pick()))
 
 
-class Run:
+class Run(Recording):
     """One race. Iterate it for (path name, step); figures, texts and trace grow as it goes on.
 
     Raises RequestError at once if the request does not fit the pair.
@@ -50,7 +49,6 @@ class Run:
     def __init__(self, request: RaceRequest, loaded: Loaded, cancelled: Event) -> None:
         self.request = request
         self.loaded = loaded
-        self.tallies = {name: Tally() for name in PATHS}
         self.process_bytes = memory.process_bytes()
         self.target_bytes = memory.weight_bytes(loaded.target)
         self.draft_bytes = 0  # the mode's drafter counts
@@ -58,7 +56,7 @@ class Run:
         self._cancelled = cancelled
         self.task = self._make_task()
         self.paths = self._make_paths()
-        self.trace = Trace(
+        trace = Trace(
             settings=request.model_dump() | {"dtype": loaded.dtype},
             models={
                 "pair": loaded.pair.name,
@@ -70,24 +68,17 @@ class Run:
             machine=machine(loaded.target.device),
             pieces={name: [] for name in PATHS},
         )
+        super().__init__(trace)
 
     def __iter__(self) -> Iterator[tuple[str, Step]]:
         for name, step in race(self.paths, self._cancelled):
-            self.tallies[name].add(step)
+            self.take(name, step)
             self.process_bytes = step.process_bytes
             self.trace.steps.append((name, step))
             self.trace.pieces[name] += self._streams[name].push([token.id for token in step.tokens])
             for node in step.nodes:
                 self.trace.vocabulary.setdefault(node.id, decode(self.loaded.tokenizer, [node.id]))
             yield name, step
-
-    @property
-    def lossless(self) -> Lossless:
-        return lossless(self.tallies["plain"], self.tallies["speculative"], self.task.sampling.greedy)
-
-    @property
-    def speed_up(self) -> float | None:
-        return speed_up(self.tallies["plain"], self.tallies["speculative"])
 
     def result(self) -> dict[str, Any]:
         """The outcome as one JSON object: what `race --json` prints and the API returns."""

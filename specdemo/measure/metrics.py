@@ -80,9 +80,10 @@ class Tally:
 
     @property
     def decode_tokens_per_s(self) -> float | None:
-        if self.ttft_s is None or self.tokens == self._first:
+        after_first = self.latency_s - (self.ttft_s or 0.0)
+        if self.tokens == self._first or after_first == 0:
             return None
-        return (self.tokens - self._first) / (self.latency_s - self.ttft_s)
+        return (self.tokens - self._first) / after_first
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -111,9 +112,8 @@ class Tally:
 def speed_up(plain: Tally, speculative: Tally) -> float | None:
     """Plain latency over speculative latency at the same number of tokens: what the shorter answer has so far."""
     tokens = min(plain.tokens, speculative.tokens)
-    if tokens == 0:
-        return None
-    return plain.latency_at(tokens) / speculative.latency_at(tokens)
+    latency = speculative.latency_at(tokens) if tokens else 0
+    return plain.latency_at(tokens) / latency if latency else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import mkdtemp
 from threading import Event as Flag
 from time import monotonic
 from typing import Any
@@ -16,6 +13,7 @@ from specdemo.config import NEEDS, Settings
 from specdemo.models.pairs import PAIRS
 from specdemo.ui import events
 from specdemo.ui.charts import CHARTS, blank, plots
+from specdemo.ui.saving import saved
 from specdemo.ui.show import Show
 from specdemo.ui.stage import line, stage
 from specdemo.ui.texts import EXAMPLES, text
@@ -68,16 +66,10 @@ class RaceTab:
 
     def _parting(self, show: Show) -> Iterator[list[Any]]:
         """The last frame: whole charts, and the trace as a file, which Gradio copies while it is yielded."""
-        from specdemo.measure.trace import write
-
         assert show.run and show.curves
-        folder = Path(mkdtemp())
-        try:
-            write(show.run.trace, folder / "race.json")
-            button = gr.DownloadButton(value=folder / "race.json", interactive=True)
+        with saved(show.run.trace) as file:
+            button = gr.DownloadButton(value=file, interactive=True)
             yield [gr.skip(), *show.curves.frames(), button, gr.skip()]
-        finally:
-            shutil.rmtree(folder)
 
     def on_stop(self, request: gr.Request) -> bool:
         """Ask this page's race to end. Returns whether it has none under way, so that only the queue can hold one."""
@@ -161,8 +153,9 @@ class RaceTab:
                 stop = gr.Button(text("stop"), variant="stop", size="lg", elem_id="stop")
                 save = gr.DownloadButton(text("save"), size="sm", interactive=False, elem_id="save")
         fields = [prompt, *self._settings(defaults, limits)]
+        self.fields = dict(zip(FIELDS, fields, strict=True))
         turn = gr.HTML(elem_id="turn", padding=False)  # empty: where Gradio writes a visitor's place in the queue
-        theatre = stage(events.opening(defaults.mode), elem_id="stage")
+        self.theatre = theatre = stage(events.opening(defaults.mode), elem_id="stage")
         charts = plots()
         started = gr.on(
             [run.click, prompt.submit],

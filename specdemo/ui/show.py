@@ -67,10 +67,7 @@ class Show:
         from specdemo.run import Run, load_for
 
         self.run = run = Run(request, load_for(request), self.cancelled)
-        self.curves = Curves(
-            {"series_target": run.target_bytes, "series_draft": run.draft_bytes},
-            request.max_new_tokens,
-        )
+        self.curves = Curves(run.trace)
         for name, step in run:
             self.curves.add(name, step, run.tallies[name])
             if step.tokens:
