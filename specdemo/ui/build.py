@@ -12,6 +12,7 @@ import gradio as gr  # noqa: E402
 
 from specdemo.config import Settings  # noqa: E402
 from specdemo.ui.race_tab import RaceTab  # noqa: E402
+from specdemo.ui.show import Play, play  # noqa: E402
 from specdemo.ui.texts import text  # noqa: E402
 from specdemo.ui.warmup import Warmup  # noqa: E402
 
@@ -21,13 +22,16 @@ TEMPORARY_S = 3600  # saved races are kept so long
 HOUSEKEEPING = (TEMPORARY_S, TEMPORARY_S)
 
 
-def build(settings: Settings, draft: str | None = None) -> gr.Blocks:
-    """The page as Blocks, its warm-up already begun. draft: a local draft that replaces the pair's own."""
-    warmup = Warmup(settings.defaults.pair, settings.defaults.dtype, draft)
+def build(settings: Settings, draft: str | None = None, lent: Play | None = None) -> gr.Blocks:
+    """The page as Blocks, its warm-up already begun. draft: a local draft that replaces the pair's own.
+
+    lent: `play`, wrapped so that it runs where a GPU is lent for it; this process then loads no model.
+    """
+    warmup = Warmup(settings.defaults.pair, settings.defaults.dtype, draft, fetch_only=lent is not None)
     with gr.Blocks(title=text("title"), delete_cache=HOUSEKEEPING, analytics_enabled=False) as page:
         gr.Markdown(f"# {text('title')}\n{text('subtitle')}")
         with gr.Tabs(), gr.Tab(text("race"), id="race"):
-            RaceTab(settings, warmup, draft).build()
+            RaceTab(settings, warmup, draft, lent or play).build()
     page.queue(max_size=settings.queue.max_size, default_concurrency_limit=1)
     # Gradio looks into its queue a thousand times a second, on the interpreter's lock that the engine needs as well:
     # measured at 15% of a path's speed on two cores.
@@ -35,9 +39,11 @@ def build(settings: Settings, draft: str | None = None) -> gr.Blocks:
     return page
 
 
-def launch(settings: Settings, host: str, port: int, draft: str | None = None, **options: Any) -> None:
+def launch(
+    settings: Settings, host: str, port: int, draft: str | None = None, lent: Play | None = None, **options: Any
+) -> None:
     """Serve the page until the process ends; `options` go to gr.Blocks.launch."""
-    build(settings, draft).launch(**serving(host, port) | options)
+    build(settings, draft, lent).launch(**serving(host, port) | options)
 
 
 def theme() -> gr.themes.Base:
