@@ -1,4 +1,4 @@
-"""The command line: `python -m specdemo fetch | race | record | serve | preflight`."""
+"""The command line: `python -m specdemo fetch | race | record | serve | preflight | draft | deploy`."""
 
 import json
 import sys
@@ -8,10 +8,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from specdemo.config import Limits, Settings
+from specdemo.config import ConfigError, Limits, Settings, read
 from specdemo.draft import commands as draft_commands
 from specdemo.models import commands as model_commands
 from specdemo.models.pairs import PAIRS
+from specdemo.space import Target
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__import__("specdemo").__doc__)
 
@@ -134,7 +135,43 @@ def serve(
     """Serve the page."""
     from specdemo.ui.build import launch
 
-    launch(Settings(), host, port, draft)
+    launch(_settings(), host, port, draft)
+
+
+@app.command()
+def deploy(
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The Space.", show_default=False)],
+    target: Annotated[Target, typer.Option(help="What the Space is built as.")] = "gradio",
+    dry_run: Annotated[
+        Path | None,
+        typer.Option(help="Only write what would be uploaded to this new folder, and check it.", show_default=False),
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Replace the files of a Space that exists.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Show the Space to its owner only.")] = False,
+) -> None:
+    """Make a Space of this folder, or update it; docs/deploy.md has the details."""
+    from specdemo import deploy as deployment
+
+    def tell(words: str) -> None:
+        print(words, file=sys.stderr)
+
+    try:
+        order = deployment.Order(repo, target, _settings().space, update, private)
+        if dry_run is None:
+            print(deployment.deploy(order, tell))
+            return
+        for name in deployment.stage(order.space, target, dry_run):
+            print(name)
+        tell(f"these files are in {dry_run}; nothing was uploaded")
+    except deployment.DeployError as error:
+        _refuse(error, 2)
+
+
+def _settings() -> Settings:
+    try:
+        return read()
+    except ConfigError as error:
+        _refuse(error, 2)
 
 
 def _refuse(reason: Any, status: int) -> NoReturn:

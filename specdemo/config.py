@@ -6,13 +6,16 @@ Environment variables override the file: SPECDEMO_QUEUE__MAX_SIZE=5, HOST, PORT.
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     YamlConfigSettingsSource,
 )
+
+from specdemo.space import Space
 
 FILE = Path(__file__).parent.parent / "spaces_config.yaml"
 
@@ -28,6 +31,10 @@ NEEDS: dict[Mode, tuple[str, ...]] = {
     SCORE: ("draft",),
 }
 Dtype = Literal["auto", "bf16", "fp32"]
+
+
+class ConfigError(ValueError):
+    """spaces_config.yaml, or a variable that overrides it, is wrong; the message names each key and what it must be."""
 
 
 class Section(BaseModel):
@@ -58,13 +65,19 @@ class Queue(Section):
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(
-        env_prefix="SPECDEMO_", env_nested_delimiter="__", yaml_file=FILE, extra="forbid", frozen=True
+        env_prefix="SPECDEMO_",
+        env_nested_delimiter="__",
+        yaml_file=FILE,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
     )
 
     pairs: list[str] = Field(["embedded"], min_length=1)
     defaults: Defaults = Defaults()
     limits: Limits = Limits()
     queue: Queue = Queue()
+    space: Space
 
     @model_validator(mode="after")
     def _defaults_keep_the_limits(self) -> "Settings":
@@ -87,3 +100,16 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+
+def read() -> Settings:
+    """The settings of spaces_config.yaml and the environment. Raises ConfigError."""
+    import yaml
+
+    try:
+        return Settings()
+    except ValidationError as error:
+        keys = "; ".join(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors())
+        raise ConfigError(f"{FILE.name}: {keys}") from None
+    except (SettingsError, yaml.YAMLError, OSError) as error:
+        raise ConfigError(f"{FILE.name} cannot be read: {' '.join(str(error).split())}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 from threading import Event
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, TypeVar
@@ -42,6 +43,7 @@ def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn_here: bool
     has.
     """
     iterator: Iterator[T] | None = None
+    context = copy_context()  # ZeroGPU asks whose race it is; Gradio keeps that in a context variable
 
     def advance() -> tuple[list[T], bool]:
         nonlocal iterator
@@ -65,14 +67,14 @@ def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn_here: bool
         while not done:
             if drawn_here:
                 settle()
-            job = _worker.submit(advance)
+            job = _worker.submit(context.run, advance)
             while wait([job], timeout=PATIENCE_S).not_done:
                 yield []
             items, done = job.result()
             yield items
     finally:
         cancelled.set()
-        _worker.submit(close)
+        _worker.submit(context.run, close)
 
 
 def settle() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
 from typing import Any
@@ -40,6 +40,16 @@ def load_for(request: RaceRequest) -> Loaded:
     return load(pair, resolve_dtype(request.dtype, device.pick()))
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One step of one path, in plain values. pieces: the text of each token. words: the text of each drafted id."""
+
+    path: str
+    step: Step
+    pieces: list[str]
+    words: dict[int, str]
+
+
 class Run(Recording):
     """One race. Iterate it for (path name, step); figures, texts and trace grow as it goes on.
 
@@ -71,14 +81,29 @@ class Run(Recording):
         super().__init__(trace)
 
     def __iter__(self) -> Iterator[tuple[str, Step]]:
+        for taken in self.taken():
+            self.add(taken)
+            yield taken.path, taken.step
+
+    def taken(self) -> Iterator[Taken]:
+        """Run the race and keep nothing of it: whoever has this run, or a copy of it, adds what comes."""
         for name, step in race(self.paths, self._cancelled):
-            self.take(name, step)
-            self.process_bytes = step.process_bytes
-            self.trace.steps.append((name, step))
-            self.trace.pieces[name] += self._streams[name].push([token.id for token in step.tokens])
-            for node in step.nodes:
-                self.trace.vocabulary.setdefault(node.id, decode(self.loaded.tokenizer, [node.id]))
-            yield name, step
+            pieces = self._streams[name].push([token.id for token in step.tokens])
+            words = {node.id: decode(self.loaded.tokenizer, [node.id]) for node in step.nodes}
+            yield Taken(name, step, pieces, words)
+
+    def add(self, taken: Taken) -> None:
+        """Fold one step into figures, texts and trace."""
+        self.take(taken.path, taken.step)
+        self.process_bytes = taken.step.process_bytes
+        self.trace.steps.append((taken.path, taken.step))
+        self.trace.pieces[taken.path] += taken.pieces
+        self.trace.vocabulary |= taken.words
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy for another process can add and tell, but not race: it leaves the models and all they hold behind."""
+        told = {name: value for name, value in self.__dict__.items() if name not in ("paths", "_streams", "_cancelled")}
+        return told | {"loaded": self.loaded.without_models()}
 
     def result(self) -> dict[str, Any]:
         """The outcome as one JSON object: what `race --json` prints and the API returns."""

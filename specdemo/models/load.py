@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -52,6 +52,10 @@ class Loaded:
     def context(self) -> int:
         """Tokens that the target can attend to."""
         return self.target.config.get_text_config().max_position_embeddings
+
+    def without_models(self) -> Loaded:
+        """What names and decodes, small enough to be sent to another process."""
+        return replace(self, target=None, draft=None, head=None, ngram=NgramTable())  # type: ignore[arg-type]
 
 
 def resolve_dtype(dtype: Dtype, on: torch.device) -> Dtype:

@@ -15,6 +15,7 @@ from specdemo.measure.trace import MAX_BYTES  # noqa: E402
 from specdemo.ui.links import opened  # noqa: E402
 from specdemo.ui.race_tab import RaceTab  # noqa: E402
 from specdemo.ui.replay_tab import ReplayTab  # noqa: E402
+from specdemo.ui.show import Play, play  # noqa: E402
 from specdemo.ui.texts import text  # noqa: E402
 from specdemo.ui.warmup import Warmup  # noqa: E402
 
@@ -24,12 +25,15 @@ TEMPORARY_S = 3600  # saved races are kept so long
 HOUSEKEEPING = (TEMPORARY_S, TEMPORARY_S)
 
 
-def build(settings: Settings, draft: str | None = None) -> gr.Blocks:
-    """The page as Blocks, its warm-up already begun. draft: a local draft that replaces the pair's own."""
-    warmup = Warmup(settings.defaults.pair, settings.defaults.dtype, draft)
+def build(settings: Settings, draft: str | None = None, lent: Play | None = None) -> gr.Blocks:
+    """The page as Blocks, its warm-up already begun. draft: a local draft that replaces the pair's own.
+
+    lent: `play`, wrapped so that it runs where a GPU is lent for it; this process then loads no model.
+    """
+    warmup = Warmup(settings.defaults.pair, settings.defaults.dtype, draft, fetch_only=lent is not None)
     with gr.Blocks(title=text("title"), delete_cache=HOUSEKEEPING, analytics_enabled=False) as page:
         gr.Markdown(f"# {text('title')}\n{text('subtitle')}")
-        race, replay = RaceTab(settings, warmup, draft), ReplayTab()
+        race, replay = RaceTab(settings, warmup, draft, lent or play), ReplayTab()
         with gr.Tabs() as tabs:
             with gr.Tab(text("race"), id="race"):
                 race.build()
@@ -48,9 +52,11 @@ def build(settings: Settings, draft: str | None = None) -> gr.Blocks:
     return page
 
 
-def launch(settings: Settings, host: str, port: int, draft: str | None = None, **options: Any) -> None:
+def launch(
+    settings: Settings, host: str, port: int, draft: str | None = None, lent: Play | None = None, **options: Any
+) -> None:
     """Serve the page until the process ends; `options` go to gr.Blocks.launch."""
-    build(settings, draft).launch(**serving(host, port) | options)
+    build(settings, draft, lent).launch(**serving(host, port) | options)
 
 
 def theme() -> gr.themes.Base:

@@ -14,7 +14,7 @@ from specdemo.models.pairs import PAIRS
 from specdemo.ui import events
 from specdemo.ui.charts import CHARTS, blank, plots
 from specdemo.ui.saving import saved
-from specdemo.ui.show import Show
+from specdemo.ui.show import Play, Show, play
 from specdemo.ui.stage import line, stage
 from specdemo.ui.texts import EXAMPLES, text
 from specdemo.ui.warmup import Warmup
@@ -24,12 +24,16 @@ DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}  # one race at a t
 
 
 class RaceTab:
-    """Handlers of the tab. draft: a local draft that replaces the pair's own, chosen by whoever serves the page."""
+    """Handlers of the tab. draft: a local draft that replaces the pair's own, chosen by whoever serves the page.
 
-    def __init__(self, settings: Settings, warmup: Warmup, draft: str | None) -> None:
+    play: who races.
+    """
+
+    def __init__(self, settings: Settings, warmup: Warmup, draft: str | None, play: Play = play) -> None:
         self.settings = settings
         self.warmup = warmup
         self.draft = draft
+        self.play = play
         self._running: dict[str, Flag] = {}  # by browser session: how Stop reaches the race of its own page
 
     def modes(self) -> list[tuple[str, str]]:
@@ -40,7 +44,7 @@ class RaceTab:
         return [(text(f"mode_{mode}"), mode) for mode, needs in NEEDS.items() if not needs or has.intersection(needs)]
 
     def show(self, **values: Any) -> Show:
-        return Show(values, self.settings, self.warmup, self.draft)
+        return Show(values, self.settings, self.warmup, self.draft, self.play)
 
     def on_page(self, request: gr.Request, *values: Any) -> Iterator[list[Any]]:
         """Yields the outputs of the page: the stage's log, the charts, the button that saves the trace."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from threading import Event as Flag
 from typing import TYPE_CHECKING, Any
+
+import gradio as gr
 
 from specdemo import device
 from specdemo.config import Settings
@@ -18,18 +21,46 @@ from specdemo.ui.texts import text
 from specdemo.ui.warmup import Warmup
 
 if TYPE_CHECKING:
-    from specdemo.run import Run
+    from specdemo.run import Run, Taken
 
 log = logging.getLogger(__name__)
+
+
+class Refusal(str):
+    """Why a request cannot be raced, as a value: where `play` runs in another process, no exception of ours returns."""
+
+
+Played = Generator["Run | Taken | Refusal", None, None]
+Play = Callable[[RaceRequest], Played]
+
+
+def play(request: RaceRequest) -> Played:
+    """One whole race, both paths: first the run, then each step; or a Refusal alone.
+
+    This is what ZeroGPU runs in a forked process that has the GPU, so what goes in and comes out can be pickled, and
+    a run that came out is a copy. Closing the generator stops the race after the step under way.
+    """
+    from specdemo.run import Run, load_for
+
+    try:
+        run = Run(request, load_for(request), Flag())
+    except (RequestError, FetchError) as reason:
+        yield Refusal(reason)
+        return
+    yield run
+    yield from run.taken()
 
 
 class Show:
     """Set `cancelled` to stop; run and curves are None until the models are there.
 
-    values: the fields of a request as they came, unchecked. draft: a local draft that replaces the pair's own.
+    values: the fields of a request as they came, unchecked. draft: a local draft that replaces the pair's own. play:
+    who races; `play` itself, or a wrapper that runs it elsewhere.
     """
 
-    def __init__(self, values: dict[str, Any], settings: Settings, warmup: Warmup, draft: str | None) -> None:
+    def __init__(
+        self, values: dict[str, Any], settings: Settings, warmup: Warmup, draft: str | None, play: Play = play
+    ) -> None:
         self.cancelled = Flag()
         self.run: Run | None = None
         self.curves: Curves | None = None
@@ -37,6 +68,7 @@ class Show:
         self._settings = settings
         self._warmup = warmup
         self._draft = draft
+        self._play = play
 
     def frames(self, drawn_here: bool = False) -> Iterator[list[Event]]:
         """The events of the race, a list about ten times a second, often empty; the first at once.
@@ -56,19 +88,30 @@ class Show:
                     words = now
                 yield news
             yield events.closing(self.run) if self.run else [events.error(text("stopped_early"))]
-        except (RequestError, FetchError) as reason:
+        except RequestError as reason:
             yield [events.error(str(reason))]
+        except gr.Error as reason:
+            # Of ZeroGPU, in its words: no GPU is free, or the visitor's time for the day is used up.
+            yield [events.error(str(reason.message))]
         except Exception:
             log.exception("a race failed")
             yield [events.error(text("broken"))]
 
     def _perform(self, request: RaceRequest) -> Iterator[Event]:
         """Runs on the device's thread; what is done here between steps is in no path's clock."""
-        from specdemo.run import Run, load_for
+        from specdemo.run import Run, Taken
 
-        self.run = run = Run(request, load_for(request), self.cancelled)
-        self.curves = Curves(run.trace)
-        for name, step in run:
-            self.curves.add(name, step, run.tallies[name])
-            if step.tokens:
-                yield events.step(run, name, step)
+        with closing(self._play(request)) as played:
+            run = next(played)
+            if not isinstance(run, Run):
+                raise RequestError(str(run))
+            self.run = run
+            self.curves = Curves(run.trace)
+            for taken in played:
+                if self.cancelled.is_set():
+                    return
+                assert isinstance(taken, Taken)
+                run.add(taken)
+                self.curves.add(taken.path, taken.step, run.tallies[taken.path])
+                if taken.step.tokens:
+                    yield events.step(run, taken.path, taken.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Thread
 
 from specdemo import device
@@ -11,11 +12,14 @@ from specdemo.ui.texts import text
 
 
 class Warmup:
-    """Starts at once on a thread of its own that ends by itself. `words` says what is going on, "" when ready."""
+    """Starts at once on a thread of its own that ends by itself. `words` says what is going on, "" when ready.
 
-    def __init__(self, pair: str, dtype: Dtype, draft: str | None) -> None:
+    fetch_only: races run in another process, which loads the pair itself.
+    """
+
+    def __init__(self, pair: str, dtype: Dtype, draft: str | None, fetch_only: bool = False) -> None:
         self.words = text("loading")
-        self._load = (pair, dtype, draft)
+        self._load = None if fetch_only else (pair, dtype, draft)
         self._thread = Thread(target=self._work, name="warmup", daemon=True)
         self._thread.start()
 
@@ -23,7 +27,8 @@ class Warmup:
         try:
             embedded.fetch(self._tell)
             self.words = text("loading")
-            device.submit(self._load_pair)
+            if self._load:
+                device.submit(partial(self._load_pair, *self._load))
             self.words = ""
         except Exception as error:  # told on the page; a race tries again and reports its own failure
             self.words = str(error)
@@ -31,9 +36,8 @@ class Warmup:
     def _tell(self, stage: str, done: float) -> None:
         self.words = f"{stage}: {done:.0%}"
 
-    def _load_pair(self) -> None:
+    def _load_pair(self, pair: str, dtype: Dtype, draft: str | None) -> None:
         from specdemo.request import RaceRequest
         from specdemo.run import load_for
 
-        pair, dtype, draft = self._load
         load_for(RaceRequest(prompt="-", pair=pair, dtype=dtype, draft=draft))
