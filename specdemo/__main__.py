@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from specdemo import options
 from specdemo.config import ConfigError, Limits, Settings, read
 from specdemo.draft import commands as draft_commands
 from specdemo.models import commands as model_commands
@@ -21,11 +22,6 @@ app.command()(model_commands.preflight)
 
 # Whoever owns the terminal owns the machine: only the model's own context limits them.
 ANYTHING = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)
-
-Draft = Annotated[
-    str | None,
-    typer.Option(help="Directory or model id of a draft that replaces the pair's own.", show_default=False),
-]
 
 
 @app.command()
@@ -51,31 +47,26 @@ def fetch() -> None:
 @app.command()
 def race(
     prompt: Annotated[str, typer.Argument(help="What both paths answer.", show_default=False)],
-    pair: Annotated[str, typer.Option(help="Pair of target and draft.")] = "embedded",
-    mode: Annotated[
-        str,
-        typer.Option(
-            help="Who drafts: tree, staged (draft sped up by n-gram), ngram, chain, auto (as much as pays), or "
-            "draft-then-score (lossy)."
-        ),
-    ] = "tree",
-    draft: Draft = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens of the answer, at most.")] = 128,
-    dtype: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = "auto",
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus; 1 is off.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Most probable tokens kept; 0 is off.")] = 0,
-    repetition_penalty: Annotated[float, typer.Option(help="On tokens that have occurred; 1 is off.")] = 1.0,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="Text that ends the answer; may be given several times.", show_default=False),
-    ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Decide near-ties of a long pass again alone.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 42,
-    draft_length: Annotated[int, typer.Option(help="Tokens (nodes of a tree) drafted a step, at most.")] = 8,
-    chat_template: Annotated[bool, typer.Option(help="Wrap the prompt as a user's turn.")] = True,
-    trace: Annotated[Path | None, typer.Option(help="Write the whole run to this file.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on the last line instead of text.")] = False,
+    pair: options.Pair = "embedded",
+    mode: options.Mode = "tree",
+    target: options.Target = None,
+    draft: options.Draft = None,
+    max_new_tokens: options.Tokens = 128,
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = "none",
+    quantize: options.Quantize = "target",
+    double_quantization: options.DoubleQuantization = False,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    repetition_penalty: options.Penalty = 1.0,
+    stop: options.Stop = None,
+    exact: options.Exact = False,
+    seed: options.Seed = 42,
+    draft_length: options.DraftLength = 8,
+    chat_template: options.ChatTemplate = True,
+    trace: options.Trace = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Race the plain and the speculative path over one prompt."""
     fields = {name: value for name, value in locals().items() if name not in ("trace", "as_json")}
@@ -130,7 +121,7 @@ def record(
 def serve(
     host: Annotated[str, typer.Option(envvar="HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(envvar="PORT", help="Port to listen on.")] = 7860,
-    draft: Draft = None,
+    draft: options.Draft = None,
 ) -> None:
     """Serve the page."""
     from specdemo.ui.build import launch

@@ -31,6 +31,8 @@ NEEDS: dict[Mode, tuple[str, ...]] = {
     SCORE: ("draft",),
 }
 Dtype = Literal["auto", "bf16", "fp32"]
+Precision = Literal["none", "nf4", "int8"]  # of quantized weights
+Quantized = Literal["target", "both"]
 
 
 class ConfigError(ValueError):
@@ -55,6 +57,7 @@ class Defaults(Section):
     pair: str = "embedded"
     mode: Mode = "tree"
     dtype: Dtype = "auto"
+    quantization: Precision = "none"
     max_new_tokens: int = Field(128, ge=1)
     draft_length: int = Field(8, ge=1)
 

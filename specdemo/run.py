@@ -23,7 +23,8 @@ from specdemo.measure.recording import Recording
 from specdemo.measure.scoreboard import NEAR_TIE
 from specdemo.measure.trace import PATHS, Trace
 from specdemo.models.load import Loaded, load, resolve_dtype
-from specdemo.models.pairs import PAIRS
+from specdemo.models.pairs import PAIRS, Pair
+from specdemo.models.quantize import Quantization
 from specdemo.modes import DRAFTERS
 from specdemo.request import RaceRequest, RequestError
 from specdemo.text import Stops, TextStream, decode, encode
@@ -32,12 +33,16 @@ from specdemo.text import Stops, TextStream, decode, encode
 def load_for(request: RaceRequest) -> Loaded:
     """The pair that a checked request names, loaded. Raises LoadError where that fails.
 
-    A draft of one's own takes the place of the pair's draft, whether that is a model or a head.
+    A target of one's own stands alone, without the pair's draft. A draft of one's own takes the place of the pair's
+    draft, whether that is a model or a head.
     """
     pair = PAIRS[request.pair]
+    if request.target is not None:
+        pair = Pair(request.target, request.target, request.target)
     if request.draft is not None:
         pair = replace(pair, name=f"{pair.name} + {request.draft}", draft=request.draft, head=None)
-    return load(pair, resolve_dtype(request.dtype, device.pick()))
+    quantization = Quantization(request.quantization, request.quantize == "both", request.double_quantization)
+    return load(pair, resolve_dtype(request.dtype, device.pick()), quantization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,7 @@ class Run(Recording):
             "pair": self.loaded.pair.name,
             "mode": self.request.mode,
             "dtype": self.loaded.dtype,
+            "quantization": str(self.loaded.quantization),
             "plain": self._answer(ours),
             "speculative": self._answer(theirs)
             | {

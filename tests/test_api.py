@@ -119,7 +119,17 @@ def assert_free(client: Client, good: dict) -> None:
 
 
 def test_a_race_returns_both_answers_and_all_figures(good):
-    assert set(good) == {"pair", "mode", "dtype", "plain", "speculative", "speed_up", "lossless", "memory"}
+    assert set(good) == {
+        "pair",
+        "mode",
+        "dtype",
+        "quantization",
+        "plain",
+        "speculative",
+        "speed_up",
+        "lossless",
+        "memory",
+    }
     assert set(good["plain"]) == ANSWER
     assert set(good["speculative"]) == ANSWER | SPECULATION
     assert set(good["memory"]) == MEMORY

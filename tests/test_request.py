@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from specdemo.config import Limits, Settings
 from specdemo.request import RaceRequest, RequestError, checked
-from specdemo.ui.race_tab import FIELDS, RaceTab
+from specdemo.ui.fields import fields
+from specdemo.ui.race_tab import RaceTab
 
 LIMITS = Limits(max_prompt_characters=100, max_new_tokens=64, max_draft_length=8)
 
@@ -38,6 +39,9 @@ LIMITS = Limits(max_prompt_characters=100, max_new_tokens=64, max_draft_length=8
         ({"stop": [""]}, "stop.0: "),
         ({"stop": ["a"] * 9}, "stop: "),
         ({"stop": 3}, "stop: "),
+        ({"quantization": "int3"}, "quantization: "),
+        ({"quantize": "draft"}, "quantize: "),
+        ({"double_quantization": True}, "double_quantization: only nf4"),
         ({"exact": "very"}, "exact: "),
         ({"seed": -1}, "seed: "),
         ({"seed": 2**63}, "seed: "),
@@ -69,8 +73,10 @@ def test_stop_strings_may_come_as_lines_of_a_text_or_one_by_one():
         assert checked(Limits(), ["embedded"], prompt="x", stop=sent).stop == expected
 
 
-def test_the_page_sends_every_field_but_the_draft():
-    assert set(FIELDS) == RaceRequest.model_fields.keys() - {"draft"}
+def test_the_page_sends_every_field_but_models_of_ones_own():
+    with gr.Blocks():
+        found = fields(Settings(), own_draft=False)
+    assert {"prompt", *found} == RaceRequest.model_fields.keys() - {"target", "draft"}
 
 
 def test_the_shipped_configuration_is_valid_and_its_defaults_keep_its_limits():

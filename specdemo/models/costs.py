@@ -27,7 +27,12 @@ ROUNDS = 7  # each number of rows is measured so often, in turn, so that a slow 
 def costs(loaded: Loaded) -> Costs:
     """From the cache, or measured in a few seconds."""
     here = machine(loaded.target.device)
-    key = [loaded.pair.target, loaded.dtype, *(here[k] for k in ("processor", "threads", "accelerator", "torch"))]
+    key = [
+        loaded.pair.target,
+        loaded.dtype,
+        str(loaded.quantization),
+        *(here[k] for k in ("processor", "threads", "accelerator", "torch")),
+    ]
     name = sha256(json.dumps(key).encode()).hexdigest()[:16]
     path = embedded.home() / "costs" / f"{name}.json"
     try:

@@ -27,19 +27,21 @@ def presets(parameters: Mapping[str, str], settings: Settings, fields: Fields) -
         if name == "replay" or name.startswith("__") or name in GRADIOS_OWN:
             continue
         try:
-            values[name] = _value(name, sent, settings, fields)
+            values[name] = _value(name, sent, values, settings, fields)
         except RequestError as error:
             wrong.append(str(error))
     return values, wrong
 
 
-def _value(name: str, sent: str, settings: Settings, fields: Fields) -> Any:
-    """The value of one parameter as its field takes it. Raises RequestError with the reason why not."""
+def _value(name: str, sent: str, values: Mapping[str, Any], settings: Settings, fields: Fields) -> Any:
+    """The value of one parameter as its field takes it, beside those before it. Raises RequestError with the reason."""
     if name not in fields:
         raise RequestError(text("link_unknown").format(name=events.shorten(name, NAME)))
-    asked = {"prompt": "-", **settings.defaults.model_dump(), name: sent}
+    asked = {"prompt": "-", **settings.defaults.model_dump(), **values, name: sent}
     value = getattr(checked(settings.limits, settings.pairs, **asked), name)
     field = fields[name]
+    if isinstance(field, gr.Textbox):
+        return sent
     if isinstance(field, gr.Slider) and not field.minimum <= value <= field.maximum:
         words = text("link_outside")
         raise RequestError(words.format(name=name, value=value, least=field.minimum, most=field.maximum))

@@ -9,10 +9,10 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.config import NEEDS, Settings
-from specdemo.models.pairs import PAIRS
+from specdemo.config import Settings
 from specdemo.ui import events
 from specdemo.ui.charts import CHARTS, blank, plots
+from specdemo.ui.fields import Fields, fields
 from specdemo.ui.saving import saved
 from specdemo.ui.show import Play, Show, play
 from specdemo.ui.stage import line, stage
@@ -34,21 +34,15 @@ class RaceTab:
         self.warmup = warmup
         self.draft = draft
         self.play = play
+        self.fields: Fields = {}  # by name, once built
         self._running: dict[str, Flag] = {}  # by browser session: how Stop reaches the race of its own page
-
-    def modes(self) -> list[tuple[str, str]]:
-        """The modes that some served pair can run, as (words, name)."""
-        has = {field for name in self.settings.pairs for field in ("draft", "head") if getattr(PAIRS[name], field)}
-        if self.draft is not None:
-            has.add("draft")
-        return [(text(f"mode_{mode}"), mode) for mode, needs in NEEDS.items() if not needs or has.intersection(needs)]
 
     def show(self, **values: Any) -> Show:
         return Show(values, self.settings, self.warmup, self.draft, self.play)
 
     def on_page(self, request: gr.Request, *values: Any) -> Iterator[list[Any]]:
         """Yields the outputs of the page: the stage's log, the charts, the button that saves the trace."""
-        show = self.show(**dict(zip(FIELDS, values, strict=True)))
+        show = self.show(**dict(zip(self.fields, values, strict=True)))
         visitor = str(request.session_hash)
         self._running[visitor] = show.cancelled
         log, drawn = "", monotonic()
@@ -87,6 +81,9 @@ class RaceTab:
         prompt: str,
         mode: str = "tree",
         dtype: str = "auto",
+        quantization: str = "none",
+        quantize: str = "target",
+        double_quantization: bool = False,
         draft_length: int = 8,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
@@ -117,6 +114,9 @@ class RaceTab:
         prompt: str,
         mode: str = "tree",
         dtype: str = "auto",
+        quantization: str = "none",
+        quantize: str = "target",
+        double_quantization: bool = False,
         draft_length: int = 8,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
@@ -140,7 +140,6 @@ class RaceTab:
 
     def build(self) -> None:
         """Lay the tab out; call it inside gr.Blocks."""
-        defaults, limits = self.settings.defaults, self.settings.limits
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
                 prompt = gr.Textbox(
@@ -156,15 +155,14 @@ class RaceTab:
                 run = gr.Button(text("run"), variant="primary", size="lg", elem_id="run")
                 stop = gr.Button(text("stop"), variant="stop", size="lg", elem_id="stop")
                 save = gr.DownloadButton(text("save"), size="sm", interactive=False, elem_id="save")
-        fields = [prompt, *self._settings(defaults, limits)]
-        self.fields = dict(zip(FIELDS, fields, strict=True))
+        self.fields = {"prompt": prompt, **fields(self.settings, self.draft is not None)}
         turn = gr.HTML(elem_id="turn", padding=False)  # empty: where Gradio writes a visitor's place in the queue
-        self.theatre = theatre = stage(events.opening(defaults.mode), elem_id="stage")
+        self.theatre = theatre = stage(events.opening(self.settings.defaults.mode), elem_id="stage")
         charts = plots()
         started = gr.on(
             [run.click, prompt.submit],
             self.on_page,
-            fields,
+            list(self.fields.values()),
             [theatre, *charts, save, turn],
             show_progress="minimal",
             show_progress_on=[turn],
@@ -183,60 +181,8 @@ class RaceTab:
         gr.api(self.race, api_name="race", **DEVICE)
         gr.api(self.race_once, api_name="race_once", **DEVICE)
 
-    def _settings(self, defaults: Any, limits: Any) -> list[gr.components.Component]:
-        with gr.Accordion(text("settings"), open=False):
-            with gr.Row():
-                pair = gr.Dropdown(
-                    [(PAIRS[name].title, name) for name in self.settings.pairs],
-                    value=defaults.pair,
-                    label=text("pair"),
-                )
-                mode = gr.Dropdown(self.modes(), value=defaults.mode, label=text("mode"))
-                dtype = gr.Radio(
-                    ["auto", "bf16", "fp32"],
-                    value=defaults.dtype,
-                    label=text("dtype"),
-                    info=text("dtype_info"),
-                )
-            with gr.Row():
-                tokens = gr.Slider(
-                    min(16, limits.max_new_tokens // 2),
-                    limits.max_new_tokens,
-                    defaults.max_new_tokens,
-                    step=1,
-                    label=text("max_new_tokens"),
-                )
-                length = gr.Slider(
-                    1,
-                    limits.max_draft_length,
-                    defaults.draft_length,
-                    step=1,
-                    label=text("draft_length"),
-                    info=text("draft_length_info"),
-                )
-                seed = gr.Number(42, precision=0, minimum=0, label=text("seed"))
-            with gr.Row():
-                temperature = gr.Slider(0, 2, 0, step=0.05, label=text("temperature"), info=text("temperature_info"))
-                top_p = gr.Slider(0.05, 1, 1, step=0.05, label=text("top_p"), info=text("top_p_info"))
-                top_k = gr.Slider(0, 200, 0, step=1, label=text("top_k"), info=text("top_k_info"))
-                penalty = gr.Slider(
-                    0.5, 2, 1, step=0.05, label=text("repetition_penalty"), info=text("repetition_penalty_info")
-                )
-            with gr.Row():
-                stop = gr.Textbox("", lines=2, label=text("stop_strings"), info=text("stop_strings_info"))
-                chat = gr.Checkbox(True, label=text("chat_template"), info=text("chat_template_info"))
-                exact = gr.Checkbox(False, label=text("exact"), info=text("exact_info"))
-        return [pair, mode, dtype, tokens, length, seed, temperature, top_p, top_k, penalty, stop, exact, chat]
-
 
 def _is_local(request: gr.Request) -> bool:
     """Whether the page is open in a browser on this very machine."""
     host = request.client.host if request.client else ""
     return host in ("127.0.0.1", "::1", "localhost")
-
-
-# The request's fields in the order of the components above.
-FIELDS = (
-    "prompt", "pair", "mode", "dtype", "max_new_tokens", "draft_length",
-    "seed", "temperature", "top_p", "top_k", "repetition_penalty", "stop", "exact", "chat_template",
-)  # fmt: skip
