@@ -110,7 +110,7 @@ def test_a_table_is_counted_over_answers_and_says_where_it_comes_from(tmp_path):
         (["ngram", "README.md"], "line 1 is not a row"),
         (["eval", "README.md"], "line 1 is no object with"),
         (["eval", "{prompts}", "--modes", "magic"], "'magic' is none of"),
-        (["eval", "{prompts}", "--modes", "chain"], "needs --draft"),
+        (["eval", "{prompts}", "--modes", "staged"], "needs --draft"),
         (["eval", "{prompts}", "--nodes", "0"], "whole numbers"),
     ],
 )
