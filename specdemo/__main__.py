@@ -1,4 +1,4 @@
-"""The command line: `python -m specdemo fetch | race | record | serve | preflight | draft | deploy`."""
+"""The command line: `python -m specdemo fetch | race | bench | record | serve | preflight | draft | deploy`."""
 
 import json
 import sys
@@ -11,6 +11,7 @@ import typer
 from specdemo import options
 from specdemo.config import ConfigError, Limits, Settings, read
 from specdemo.draft import commands as draft_commands
+from specdemo.measure import commands as measure_commands
 from specdemo.models import commands as model_commands
 from specdemo.models.pairs import PAIRS
 from specdemo.space import Target
@@ -19,6 +20,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help=__import__("s
 
 app.add_typer(draft_commands.app, name="draft")
 app.command()(model_commands.preflight)
+app.command()(measure_commands.bench)
 
 # Whoever owns the terminal owns the machine: only the model's own context limits them.
 ANYTHING = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)

@@ -43,7 +43,8 @@ class Tally:
     finish: str | None = None
     committed: list[Token] = field(default_factory=list)
     ends: list[tuple[int, float]] = field(default_factory=list)  # after each step: (tokens so far, own clock)
-    _first: int = 0
+    first: int = 0  # tokens of the first step
+    kept: list[int] = field(default_factory=list)  # kept[d]: steps that kept more than d drafted tokens
 
     def add(self, step: Step) -> None:
         self.latency_s += step.seconds
@@ -55,12 +56,16 @@ class Tally:
             return
         if self.ttft_s is None:
             self.ttft_s = self.latency_s
-            self._first = len(step.tokens)
+            self.first = len(step.tokens)
         self.steps += 1
         self.drafted += len(step.nodes)
         self.rechecked += step.note == RECHECKED
         self.tested += sum(node.outcome is not Outcome.UNTESTED for node in step.nodes)
-        self.accepted += sum(node.outcome is Outcome.ACCEPTED for node in step.nodes)
+        accepted = sum(node.outcome is Outcome.ACCEPTED for node in step.nodes)
+        self.accepted += accepted
+        self.kept += [0] * (accepted - len(self.kept))
+        for depth in range(accepted):
+            self.kept[depth] += 1
         self.committed += step.tokens
         self.ends.append((self.tokens, self.latency_s))
 
@@ -81,9 +86,9 @@ class Tally:
     @property
     def decode_tokens_per_s(self) -> float | None:
         after_first = self.latency_s - (self.ttft_s or 0.0)
-        if self.tokens == self._first or after_first == 0:
+        if self.tokens == self.first or after_first == 0:
             return None
-        return (self.tokens - self._first) / after_first
+        return (self.tokens - self.first) / after_first
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -1,0 +1,166 @@
+"""Runs the benchmark's cases on the real models; measure/results.py says what a case and a row are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from threading import Event
+from time import perf_counter
+from typing import Any
+
+import torch
+from transformers.generation.streamers import BaseStreamer
+
+from specdemo.config import Limits
+from specdemo.engine.decode import scores, synchronize
+from specdemo.engine.types import Finish, Origin, Token
+from specdemo.measure import memory
+from specdemo.measure.metrics import Tally
+from specdemo.measure.results import PLAIN, Book, Case, Plan, Row, is_peer, row, tally_of
+from specdemo.models.load import Loaded
+from specdemo.request import RequestError, checked
+from specdemo.run import Run, load_for
+
+WARM_TOKENS = 8
+LOOKUP = 10  # tokens of transformers' prompt lookup where no number is given: it has no default, its guide takes 10
+
+
+def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancelled: Event) -> Iterator[Row]:
+    """Measure what the book does not have yet; yields each row once it is in the book. Stops when cancelled.
+
+    Raises RequestError where a case cannot be run, before anything is measured for it.
+    """
+    cases = plan.cases()
+    models: tuple[str, str] | None = None
+    for case in cases:
+        if cancelled.is_set():
+            return
+        if book.get(case.key):
+            continue
+        run = _run(case, plan, limits, pairs)
+        if models != (case.dtype, case.quantization):
+            models = (case.dtype, case.quantization)
+            _warm(plan, case, limits, pairs)
+        plain = book.get(case.reference)
+        taken = _generate(case, run) if is_peer(case.mode) else _path(case, run)
+        found = row(
+            case,
+            taken,
+            tally_of(plain) if plain else taken,
+            greedy=run.task.sampling.greedy,
+            dtype=run.loaded.dtype,
+            target_weights_mb=run.target_bytes / memory.MB,
+            draft_weights_mb=0.0 if case.draft_length is None else run.draft_bytes / memory.MB,
+            cache_mb=taken.cache_bytes / memory.MB,
+        )
+        book.add(found)
+        yield found
+
+
+def _run(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **changes: Any) -> Run:
+    settings = plan.settings or {}
+    quantization, _, quantize = case.quantization.partition(":")
+    asked = checked(
+        limits,
+        pairs,
+        **settings
+        | {"prompt": case.prompt.text, "dtype": case.dtype, "quantization": quantization}
+        | ({"quantize": quantize} if quantize else {})
+        | ({"mode": case.mode, "draft_length": case.draft_length} if case.draft_length else {"mode": "ngram"})
+        | changes,
+    )
+    return Run(asked, load_for(asked), Event())
+
+
+def _path(case: Case, run: Run) -> Tally:
+    tally = Tally()
+    for step in run.paths[PLAIN if case.mode == PLAIN else "speculative"]:
+        tally.add(step)
+    return tally
+
+
+def _warm(plan: Plan, first: Case, limits: Limits, pairs: Collection[str]) -> None:
+    """A few tokens in every mode: whoever comes first must not pay for what is set up only once."""
+    for case in plan.cases():
+        if (case.dtype, case.quantization, case.prompt, case.repeat) == (
+            first.dtype,
+            first.quantization,
+            first.prompt,
+            first.repeat,
+        ):
+            run = _run(case, plan, limits, pairs, max_new_tokens=WARM_TOKENS)
+            _generate(case, run) if is_peer(case.mode) else _path(case, run)
+
+
+class _Watch(BaseStreamer):
+    """Notes when each batch of new tokens was there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.ends: list[tuple[int, float]] = []
+        self._prompt = True
+        self._began = perf_counter()
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._prompt:
+            self._prompt = False
+            return
+        synchronize(self.device)
+        before = self.ends[-1][0] if self.ends else 0
+        self.ends.append((before + value.numel(), perf_counter() - self._began))
+
+    def end(self) -> None:
+        pass
+
+
+def _generate(case: Case, run: Run) -> Tally:
+    """What transformers' generate() makes of the same task, with the same weights and kernels."""
+    loaded, task = run.loaded, run.task
+    model: Any = loaded.target  # transformers' own annotations hide generate()
+    options = _peer_options(case.mode, loaded)
+    ids = torch.tensor([task.prompt], device=model.device)
+    sampling = task.sampling
+    if not sampling.greedy:
+        torch.manual_seed(task.seed)
+        options |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    watch = _Watch(model.device)
+    answer = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=task.max_new_tokens,
+        do_sample=not sampling.greedy,
+        repetition_penalty=sampling.repetition_penalty,
+        streamer=watch,
+        **options,
+    )[0]
+    new = answer[ids.shape[1] :].tolist()
+    ends = [(min(count, len(new)), seconds) for count, seconds in watch.ends]  # a draft may overrun the answer's end
+    tally = Tally(latency_s=ends[-1][1], ttft_s=ends[0][1], ends=ends, first=ends[0][0])
+    with torch.inference_mode():
+        logits = model(answer[None, :-1]).logits[0, ids.shape[1] - 1 :]
+    found = zip(new, *scores(logits, logits, new), strict=True)
+    tally.committed = [Token(id, Origin.TARGET, logprob, margin) for id, logprob, margin in found]
+    tally.finish = Finish.EOS if new[-1] in loaded.eos else Finish.LENGTH
+    return tally
+
+
+def _peer_options(mode: str, loaded: Loaded) -> dict[str, Any]:
+    """What generate() is told for a mode of transformers."""
+    way, _, count = mode.removeprefix("transformers ").partition(":")
+    if way == "prompt lookup":
+        return {"prompt_lookup_num_tokens": int(count or LOOKUP)}
+    if way == "assisted":
+        if loaded.draft is None:
+            raise RequestError(
+                f"mode: {mode} needs a draft model, and pair {loaded.pair.name!r} has none; give --draft"
+            )
+        return {"assistant_model": _assistant(loaded.draft, int(count) if count else None)}
+    return {}
+
+
+def _assistant(draft: Any, count: int | None) -> Any:
+    """The pair's draft model as an assistant; count None leaves transformers' own settings."""
+    settings = draft.generation_config
+    settings.num_assistant_tokens = count
+    settings.num_assistant_tokens_schedule = None if count is None else "constant"
+    settings.assistant_confidence_threshold = None if count is None else 0.0
+    return draft

@@ -1,0 +1,132 @@
+"""`python -m specdemo bench`: prompts by modes by precisions, with peers, resumable."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any
+
+import typer
+
+from specdemo import options
+from specdemo.config import NEEDS, SCORE, Limits
+from specdemo.measure.results import PLAIN, BenchError, Book, Plan, Prompt, is_peer, read_prompts
+from specdemo.models.pairs import PAIRS
+
+SETS = Path(__file__).parents[1] / "prompts"
+PEERS = ("transformers generate", "transformers prompt lookup", "transformers prompt lookup:3")
+ASSISTED = ("transformers assisted", "transformers assisted:3")
+
+Names = Annotated[str, typer.Option(help="By comma.")]
+
+
+def bench(
+    prompts: Annotated[str, typer.Option(help="article, own, or a .txt or .jsonl file.")] = "article",
+    modes: Annotated[str, typer.Option(help="Modes by comma; of transformers: generate, prompt lookup:N, assisted:N, "
+                                       "each behind `transformers `.")] = "tree,ngram,auto",
+    pair: options.Pair = "embedded",
+    target: options.Target = None,
+    draft: options.Draft = None,
+    dtypes: Names = "auto",
+    quantizations: Annotated[str, typer.Option(help="By comma: none, nf4, int8; nf4:both for the draft as well.")] = "none",
+    draft_lengths: Names = "8",
+    max_new_tokens: options.Tokens = 200,
+    temperature: options.Temperature = 0.0,
+    seed: options.Seed = 42,
+    chat_template: options.ChatTemplate = True,
+    repeats: Annotated[int, typer.Option(min=1, help="Times that every answer is measured.")] = 1,
+    every: Annotated[int, typer.Option(min=1, help="Take every n-th prompt only.")] = 1,
+    peers: Annotated[bool, typer.Option("--peers", help="Measure transformers' own ways too.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Rows as they come; an unfinished file is gone on with.",
+                                             show_default=False)] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the rows to this file.", show_default=False)] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write a report to this file.", show_default=False)] = None,
+    as_json: options.AsJson = False,
+) -> None:  # fmt: skip
+    """Measure every prompt in every mode, beside plain decoding and, if asked, transformers' own ways."""
+    has_draft = draft is not None or (target is None and PAIRS[pair].draft is not None) if pair in PAIRS else False
+    named = [*modes.split(","), *(PEERS if peers else ()), *(ASSISTED if peers and has_draft else ())]
+    settings = {"pair": pair, "target": target, "draft": draft, "max_new_tokens": max_new_tokens,
+                "temperature": temperature, "seed": seed, "chat_template": chat_template}  # fmt: skip
+    try:
+        plan = Plan(
+            tuple(_prompts(prompts)[::every]),
+            tuple(dict.fromkeys(map(_mode, named))),
+            tuple(dtypes.split(",")),
+            tuple(quantizations.split(",")),
+            tuple(map(int, draft_lengths.split(","))),
+            repeats,
+            settings,
+        )
+        rows, machine = _measure(plan, out)
+    except (ValueError, OSError) as error:
+        print(f"specdemo: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    _write(rows, machine, csv, markdown, as_json)
+
+
+def _measure(plan: Plan, out: Path | None) -> tuple[list[Any], dict[str, Any]]:
+    """Run the plan with a progress bar; Ctrl-C keeps what is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from specdemo import device
+    from specdemo.bench import bench as measure
+    from specdemo.measure.machine import machine
+
+    here = machine(device.pick())
+    book = Book(plan, here, out)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    unlimited = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("Measuring", total=len(plan.cases()), completed=len(book.rows))
+        try:
+            for row in measure(plan, book, unlimited, PAIRS, Event()):
+                bar.update(task, advance=1, description=f"{row['prompt']}, {row['mode']}"[:40].ljust(40))
+        except KeyboardInterrupt:
+            bar.console.print("Stopped; what is done is kept.")
+    return book.rows, here
+
+
+def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from specdemo.measure import report
+
+    if csv:
+        csv.write_text(report.csv(rows))
+    if markdown:
+        markdown.write_text(report.markdown(rows, machine, shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])))
+    overall = report.averages(rows)
+    if as_json:
+        print(json.dumps({"rows": report.results(rows), "averages": overall, "machine": machine}))
+        return
+    for entries, title in ((overall, "Averages"), (report.averages(rows, by_kind=True), "By kind of prompt")):
+        table = Table(*(("kind",) if "kind" in entries[0] else ()), *report.AVERAGES, title=title, box=None)
+        for entry in entries:
+            kind = (entry["kind"],) if "kind" in entry else ()
+            if not kind or entry["mode"] != PLAIN:
+                table.add_row(*kind, *report.average_line(entry))
+        Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _prompts(name: str) -> list[Prompt]:
+    """A set by name, or a file. Lines that are no prompts are reported and left out."""
+    path = SETS / f"{name}.jsonl" if name in ("article", "own") else Path(name)
+    found, wrong = read_prompts(path.read_text(), path.suffix == ".jsonl")
+    for words in wrong:
+        print(f"specdemo: {path}, {words}; left out", file=sys.stderr)
+    if not found:
+        raise BenchError(f'{path} has no prompts; write one a line (.txt), or objects with a "prompt" (.jsonl)')
+    return found
+
+
+def _mode(name: str) -> str:
+    if name not in NEEDS and not is_peer(name):
+        raise BenchError(f"modes: there is no {name!r}; choose {', '.join(m for m in NEEDS if m != SCORE)}, {SCORE}, "
+                         f"or one of transformers: {', '.join((*PEERS, *ASSISTED))}")  # fmt: skip
+    return name

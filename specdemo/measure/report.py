@@ -1,0 +1,160 @@
+"""A benchmark's rows summed up: averages with intervals, the article's table, Markdown and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import geometric_mean, mean, median
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from specdemo.measure.metrics import DEFINITIONS
+from specdemo.measure.results import PLAIN, Row, results
+
+SETTING = ("mode", "quantization", "dtype", "draft_length")  # what is compared
+RESAMPLES, INTERVAL = 2000, (2.5, 97.5)  # bootstrap over prompts, percent
+MEANS = ("latency_s", "ttft_s", "decode_tokens_per_s", "score", "tokens_per_step", "acceptance_rate", "draft_share",
+         "verify_share", "target_weights_mb", "draft_weights_mb", "cache_mb")  # fmt: skip
+# Averages of the article (Gemma-2 9B and 2B on an A100): plain, draft then score; the last two lines with NF4.
+ARTICLE = {
+    "latency_s": (25.09, 15.78),
+    "decode_tokens_per_s": (7.97, 12.68),
+    "score": (None, -0.5242),
+    "quantized latency_s": (27.65, 15.56),
+    "memory_mb, before and after quantization": (26_458, 8_993),
+}
+
+
+def averages(rows: Sequence[Row], by_kind: bool = False) -> list[dict[str, Any]]:
+    """One entry a setting (and kind of prompt), in the order in which they came.
+
+    Repeats of a prompt count as their median. speed_up: geometric mean over prompts, with the bootstrap's 95% interval.
+    kept: share of steps that kept more than 0, 1, ... drafted tokens. identical: prompts whose answer is the plain one.
+    """
+    found: dict[tuple[Any, ...], dict[Any, list[Row]]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in SETTING) + ((row["kind"],) if by_kind else ())
+        found.setdefault(key, {}).setdefault(row["prompt"], []).append(row)
+    return [_average(key, prompts) for key, prompts in found.items()]
+
+
+def _average(key: tuple[Any, ...], prompts: dict[Any, list[Row]]) -> dict[str, Any]:
+    entry: dict[str, Any] = dict(zip((*SETTING, "kind"), key, strict=False)) | {"prompts": len(prompts)}
+    for name in MEANS:
+        values = [median(known) for own in prompts.values() if (known := [r[name] for r in own if r[name] is not None])]
+        entry[name] = mean(values) if values else None
+    ratios = [median(r["speed_up"] for r in own if r["speed_up"]) for own in prompts.values() if _raced(own)]
+    entry["speed_up"] = geometric_mean(ratios) if ratios else None
+    entry["speed_up_interval"] = _interval(ratios)
+    entry["lowest"] = min(ratios, default=None)
+    entry["identical"] = sum(all(r["lossless"] == "identical" for r in own) for own in prompts.values())
+    steps = sum(r["steps"] for own in prompts.values() for r in own)
+    depth = max(len(r["kept"]) for own in prompts.values() for r in own)
+    kept = [sum(r["kept"][d] for own in prompts.values() for r in own if d < len(r["kept"])) for d in range(depth)]
+    entry["kept"] = [count / steps for count in kept] if steps else []
+    return entry
+
+
+def _raced(rows: Sequence[Row]) -> bool:
+    return any(row["speed_up"] for row in rows)
+
+
+def _interval(ratios: Sequence[float]) -> tuple[float, float] | None:
+    """Of the geometric mean, by resampling prompts; seeded, so that a report repeats."""
+    if len(ratios) < 2:
+        return None
+    logs = np.log(ratios)
+    picks = np.random.default_rng(0).integers(0, len(logs), (RESAMPLES, len(logs)))
+    low, high = np.percentile(np.exp(logs[picks].mean(axis=1)), INTERVAL)
+    return float(low), float(high)
+
+
+def csv(rows: Sequence[Row]) -> str:
+    """One line a row."""
+    frame = pd.DataFrame(results(rows)).drop(columns=["kept"], errors="ignore")
+    text: str = frame.to_csv(index=False)
+    return text
+
+
+def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
+    """The report: averages, the article's own figures beside them, by kind, by prompt, and what all of it means."""
+    overall, kinds = averages(rows), averages(rows, by_kind=True)
+    named = list(dict.fromkeys(entry["kind"] for entry in kinds))
+    settings = [entry for entry in overall if entry["mode"] != PLAIN]
+    by_kind = [
+        [label(entry), *(_number(_of(kinds, entry, kind), 2) for kind in named)] for entry in settings
+    ]  # speed-up
+    shown = results(rows)
+    parts = [
+        "# Benchmark",
+        f"`{command}`",
+        ", ".join(f"{name}: {value}" for name, value in machine.items() if value is not None),
+        "## Averages",
+        table(AVERAGES, [average_line(entry) for entry in overall]),
+        "The article's averages on its own machine and pair (plain; draft, then score):",
+        table(
+            ("figure", "plain", "draft, then score"),
+            [[name, *(NONE if v is None else f"{v:,}" for v in values)] for name, values in ARTICLE.items()],
+        ),
+        "## Speed-up by kind of prompt",
+        table(("mode", *named), by_kind),
+        "## Every answer",
+        table(ROW, [[_cell(row[name]) for name in ROW] for row in shown]),
+        "## Definitions",
+        "\n".join(f"- **{name}**: {words}" for name, words in DEFINITIONS.items()),
+        "Speed-up: geometric mean over prompts; in brackets a 95% interval by resampling the prompts.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+NONE = "–"
+AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "acceptance", "speed-up", "lowest",
+            "identical", "target MB", "draft MB", "caches MB")  # fmt: skip
+ROW = ("prompt", "kind", "mode", "quantization", "dtype", "draft_length", "tokens", "latency_s", "ttft_s",
+       "decode_tokens_per_s", "score", "tokens_per_step", "acceptance_rate", "speed_up", "lossless")  # fmt: skip
+
+
+def label(entry: Row) -> str:
+    """A setting in words."""
+    length = f", {entry['draft_length']}" if entry["draft_length"] else ""
+    quantized = "" if entry["quantization"] == "none" else f", {entry['quantization']}"
+    return f"{entry['mode']}{length} ({entry['dtype']}{quantized})"
+
+
+def average_line(entry: dict[str, Any]) -> list[str]:
+    """The cells of AVERAGES for one entry of averages()."""
+    interval = entry["speed_up_interval"]
+    ratio = _number(entry["speed_up"], 2) + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
+    return [
+        label(entry),
+        *(_number(entry[name], digits) for name, digits in
+          (("latency_s", 2), ("ttft_s", 2), ("decode_tokens_per_s", 1), ("score", 3), ("tokens_per_step", 2),
+           ("acceptance_rate", 2))),
+        ratio,
+        _number(entry["lowest"], 2),
+        f"{entry['identical']} of {entry['prompts']}",
+        *(_number(entry[name], 0) for name in ("target_weights_mb", "draft_weights_mb", "cache_mb")),
+    ]  # fmt: skip
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; a bar in a cell would end it, and is escaped."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+def _of(kinds: Sequence[dict[str, Any]], entry: dict[str, Any], kind: str) -> float | None:
+    return next(
+        (e["speed_up"] for e in kinds if e["kind"] == kind and all(e[name] == entry[name] for name in SETTING)), None
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return NONE
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return NONE if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,199 @@
+"""A benchmark's plan and its rows: every prompt in every mode, one answer after the other, each by its own clock.
+
+Rows are plain values and are written as they come, one JSON line each, behind a line that says what was planned on
+which machine; a run that was stopped or killed goes on behind its last whole row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specdemo.engine.types import Origin, Token
+from specdemo.measure.metrics import Tally, lossless, speed_up
+
+FORMAT, VERSION = "specdemo benchmark", 1
+PLAIN = "plain"
+# What transformers' generate() can do by itself; ":N" behind the last two drafts N tokens each time.
+PEER = re.compile(r"transformers (generate|(?:prompt lookup|assisted)(?::[1-9][0-9]*)?)")
+HIDDEN = ("ids", "ends", "margins")  # of a row: what a resumed run compares with; not part of the results
+
+
+def is_peer(mode: str) -> bool:
+    """Whether a mode is one of transformers."""
+    return PEER.fullmatch(mode) is not None
+
+
+class BenchError(ValueError):
+    """The benchmark cannot be run, or gone on with; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    id: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured. modes: of drafting and of transformers; plain decoding always comes first.
+
+    settings: fields of a request that are the same in all rows. dtypes, quantizations, draft_lengths: all combinations.
+    """
+
+    prompts: tuple[Prompt, ...]
+    modes: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("auto",)
+    quantizations: tuple[str, ...] = ("none",)
+    draft_lengths: tuple[int, ...] = (8,)
+    repeats: int = 1
+    settings: dict[str, Any] | None = None
+
+    def cases(self) -> list[Case]:
+        """In the order in which they run: what shares a model together, and modes in turn on each prompt."""
+        return [
+            Case(prompt, mode, dtype, quantization, length, repeat)
+            for quantization in self.quantizations
+            for dtype in self.dtypes
+            for prompt in self.prompts
+            for repeat in range(self.repeats)
+            for mode in (PLAIN, *self.modes)
+            for length in (self.draft_lengths if mode != PLAIN and not is_peer(mode) else (None,))
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One answer. draft_length None: nothing is drafted here."""
+
+    prompt: Prompt
+    mode: str
+    dtype: str
+    quantization: str
+    draft_length: int | None
+    repeat: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.prompt.id, self.mode, self.dtype, self.quantization, self.draft_length, self.repeat
+
+    @property
+    def reference(self) -> tuple[Any, ...]:
+        """The key of the plain answer that this one is compared with."""
+        return replace(self, mode=PLAIN, draft_length=None).key
+
+
+Row = dict[str, Any]
+
+
+def row(case: Case, tally: Tally, plain: Tally, **more: Any) -> Row:
+    """The figures of one answer, beside the plain one to the same prompt."""
+    greedy = more.pop("greedy")
+    return {
+        "prompt": case.prompt.id,
+        "kind": case.prompt.kind,
+        "mode": case.mode,
+        "quantization": case.quantization,
+        "dtype": more.pop("dtype"),
+        "draft_length": case.draft_length,
+        "repeat": case.repeat,
+        "tokens": tally.tokens,
+        "latency_s": tally.latency_s,
+        "ttft_s": tally.ttft_s,
+        "decode_tokens_per_s": tally.decode_tokens_per_s,
+        "score": tally.score,
+        "tokens_per_step": tally.tokens_per_step if tally.steps else None,
+        "acceptance_rate": tally.acceptance_rate,
+        "speed_up": speed_up(plain, tally),
+        "lossless": lossless(plain, tally, greedy).verdict,
+        "draft_share": tally.draft_s / tally.latency_s if tally.steps else None,
+        "verify_share": tally.verify_s / tally.latency_s if tally.steps else None,
+        "steps": tally.steps,
+        "kept": tally.kept,
+        **more,
+        "asked": list(case.key),
+        "ids": tally.token_ids,
+        "margins": [token.margin for token in tally.committed],
+        "ends": tally.ends,
+        "finish": tally.finish,
+    }
+
+
+def tally_of(row: Row) -> Tally:
+    """As much of a row's tally as a comparison needs."""
+    committed = [Token(id, Origin.TARGET, 0.0, m) for id, m in zip(row["ids"], row["margins"], strict=True)]
+    return Tally(committed=committed, ends=[(n, s) for n, s in row["ends"]], finish=row["finish"])
+
+
+class Book:
+    """The rows of a plan in a file, or in memory only. Raises BenchError for a file of another plan or machine."""
+
+    def __init__(self, plan: Plan, machine: dict[str, Any], path: Path | None = None) -> None:
+        self.path = path
+        self.rows: list[Row] = []
+        head = json.loads(json.dumps({"format": FORMAT, "version": VERSION, "plan": asdict(plan), "machine": machine}))
+        if path is None:
+            return
+        if path.exists() and path.stat().st_size:
+            self._continue(path, head)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(head) + "\n")
+
+    def _continue(self, path: Path, head: dict[str, Any]) -> None:
+        try:
+            text = path.read_text()
+            first, *lines = text[: text.rfind("\n") + 1].splitlines()  # a killed run may have left half a line
+            found = json.loads(first)
+            self.rows = [json.loads(line) for line in lines]
+            self._by_key()
+        except (ValueError, KeyError, TypeError) as error:
+            raise BenchError(f"{path} is not a file of this benchmark; choose another one") from error
+        for part in head:
+            if not isinstance(found, dict) or found.get(part) != head[part]:
+                raise BenchError(f"{path} was begun with another {part}; choose another file, or delete it")
+        path.write_text("".join(line + "\n" for line in (first, *lines)))
+
+    def _by_key(self) -> dict[tuple[Any, ...], Row]:
+        return {tuple(row["asked"]): row for row in self.rows}
+
+    def get(self, key: tuple[Any, ...]) -> Row | None:
+        return self._by_key().get(key)
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        if self.path:
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def results(rows: Sequence[Row]) -> list[Row]:
+    """The rows without what only a resumed run needs."""
+    return [{name: value for name, value in row.items() if name not in (*HIDDEN, "asked", "finish")} for row in rows]
+
+
+def read_prompts(text: str, jsonl: bool) -> tuple[list[Prompt], list[str]]:
+    """Prompts of a .txt file (one a line) or a .jsonl file ({"prompt"}, and "id" and "kind" where it likes), and what
+    is wrong with the lines that are left out, each with its number."""
+    found, wrong = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        if not jsonl:
+            found.append(Prompt(f"line {number}", "text", line))
+            continue
+        try:
+            fields = json.loads(line)
+            prompt = fields["prompt"]
+            if not isinstance(prompt, str) or not prompt.strip():
+                raise TypeError("its prompt is empty or no text")
+            found.append(Prompt(str(fields.get("id", f"line {number}")), str(fields.get("kind", "text")), prompt))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = "it has no prompt" if isinstance(error, KeyError) else str(error)
+            wrong.append(f"line {number}: {reason}")
+    return found, wrong
