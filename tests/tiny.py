@@ -1,9 +1,13 @@
 """Tiny models for the tests: one of each architecture of interest, and one that is only a table."""
 
 import hashlib
+from pathlib import Path
 
 import torch
 import transformers as t
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 SMALL = dict(
     vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
@@ -25,6 +29,12 @@ CONFIGS = {
         vocab_size=32, n_embd=16, n_layer=2, n_head=2, n_positions=256, bos_token_id=0, eos_token_id=1,
         initializer_range=0.4,
     ),
+    "qwen2": lambda: t.Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
+    "qwen3": lambda: t.Qwen3Config(**SMALL, head_dim=8),
+    "llama3": lambda: t.LlamaConfig(**SMALL, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }),
 }  # fmt: skip
 
 
@@ -76,3 +86,22 @@ class Table:
         kept = [*self.ids[:length], *(self.ids[length + row] for row in path)]
         assert len(kept) == length + len(path)
         self.ids, self.branches = kept, []
+
+
+def tokenizer(tokens: list[str], special: dict[int, str] | None = None, template: str | None = None):
+    """A tokenizer whose id i is tokens[i]; special: ids that are added tokens, beyond or among them."""
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    built = Tokenizer(WordLevel(vocabulary, unk_token=tokens[0]))
+    built.pre_tokenizer = Whitespace()
+    built.add_special_tokens([AddedToken(token) for _, token in sorted((special or {}).items())])
+    fast = t.PreTrainedTokenizerFast(tokenizer_object=built, unk_token=tokens[0])
+    fast.chat_template = template
+    assert all(fast.get_vocab()[token] == id for id, token in (special or {}).items())
+    return fast
+
+
+def folder(path: Path, config: t.PreTrainedConfig, words: t.PreTrainedTokenizerFast) -> str:
+    """A model directory without weights; returns its name."""
+    config.save_pretrained(path)
+    words.save_pretrained(path)
+    return str(path)

@@ -149,8 +149,6 @@ def _candidate(name: str, dtype: Dtype, quantization: Quantization, target: bool
 
 def _check_architecture(report: Report, candidate: Candidate) -> None:
     config = candidate.config.get_text_config()
-    if candidate.context is None:
-        report.add(Level.REFUSAL, "context", f"{candidate.name}: its config states no context length; choose another")
     kinds = set(getattr(config, "layer_types", None) or ())
     if candidate.skeleton._is_stateful or kinds - ATTENTION:
         what = ", ".join(sorted(kinds - ATTENTION)) or "recurrent"
@@ -161,6 +159,8 @@ def _check_architecture(report: Report, candidate: Candidate) -> None:
             "choose a model with attention layers only",
         )
         return
+    if candidate.context is None:
+        report.add(Level.REFUSAL, "context", f"{candidate.name}: its config states no context length; choose another")
     window = getattr(config, "sliding_window", None)
     said = f"{candidate.name}: full attention" if not window else f"{candidate.name}: sliding windows of {window:,}"
     if window:
