@@ -55,7 +55,7 @@ def _about(trace: Trace) -> list[dict[str, str]]:
     ]
     where = [machine.get("accelerator"), machine.get("processor")]
     if machine.get("threads") is not None:
-        where.append(f"{machine['threads']} {text('threads')}")
+        where.append(f"{machine['threads']} {text('thread' if machine['threads'] == 1 else 'threads')}")
     where += [f"{name} {machine[name]}" for name in ("torch", "specdemo") if machine.get(name) is not None]
     values = {
         "prompt": settings["prompt"],

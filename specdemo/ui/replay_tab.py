@@ -60,6 +60,11 @@ class ReplayTab:
             wrong = events.shorten(name, 80)
             yield _refusal(text("no_such_race").format(name=wrong, names=", ".join(known)))
 
+    def on_link(self, request: gr.Request, name: str, speed: float) -> Iterator[list[Any]]:
+        """Play the race that the page's address names. Gradio calls it for an address that names none as well."""
+        if name:
+            yield from self.on_shipped(request, name, speed)
+
     def on_upload(self, request: gr.Request, file: str, speed: float) -> Iterator[list[Any]]:
         """Play a file from the visitor's own machine."""
         yield from self._play(request, Place(file), speed)
@@ -146,20 +151,26 @@ class ReplayTab:
         gr.Markdown(text("replay_about"))
         with gr.Row():
             choices = [gr.Button(_title(name), elem_id=f"replay-{name}", min_width=150) for name in names]
-        with gr.Row(equal_height=True):
-            play = gr.Button(text("play"), variant="primary", elem_id="play", min_width=90)
-            pause = gr.Button(text("pause"), variant="stop", elem_id="pause", min_width=90)
-            back = gr.Button(text("back"), elem_id="back", min_width=90)
-            ahead = gr.Button(text("next"), elem_id="next", min_width=90)
-            speed = gr.Radio([(f"{pace:g}×", pace) for pace in SPEEDS], value=1.0, label=text("speed"), elem_id="speed")
-            upload = gr.UploadButton(text("open"), elem_id="open", min_width=150)
-            save = gr.DownloadButton(text("save"), interactive=False, elem_id="replay-save", min_width=150)
+        with gr.Row():
+            with gr.Column(scale=3, min_width=320):
+                with gr.Row():
+                    play = gr.Button(text("play"), variant="primary", elem_id="play", min_width=100)
+                    pause = gr.Button(text("pause"), elem_id="pause", min_width=100)
+                with gr.Row():
+                    back = gr.Button(text("back"), elem_id="back", min_width=100)
+                    ahead = gr.Button(text("next"), elem_id="next", min_width=100)
+            with gr.Column(scale=2, min_width=250):
+                paces = [(f"{pace:g}×", pace) for pace in SPEEDS]
+                speed = gr.Radio(paces, value=SPEEDS[0], label=text("speed"), elem_id="speed")
+            with gr.Column(scale=2, min_width=200):
+                upload = gr.UploadButton(text("open"), elem_id="open")
+                save = gr.DownloadButton(text("save"), interactive=False, elem_id="replay-save")
         theatre = stage(idle(), elem_id="replay-stage")
         outputs = [theatre, *plots("replay_"), place, save]
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         for name, choice in zip(names, choices, strict=True):
             choice.click(self.on_shipped, [gr.State(name), speed], outputs, trigger_mode="multiple", **REPLAYS, **quiet)
-        self.link.change(self.on_shipped, [self.link, speed], outputs, **REPLAYS, **quiet)
+        self.link.change(self.on_link, [self.link, speed], outputs, **REPLAYS, **quiet)
         upload.upload(self.on_upload, [upload, speed], outputs, trigger_mode="multiple", **REPLAYS, **quiet)
         play.click(self.on_play, [place, speed], outputs, **REPLAYS, **quiet)
         pause.click(self.on_pause, None, None, queue=False, **quiet)
