@@ -1,4 +1,4 @@
-"""The Dockerfile, read instruction by instruction. tests/image.py (`make image`) builds it and starts what comes out."""
+"""The Dockerfile, instruction by instruction. tests/image.py (`make image`) builds it and starts what comes out."""
 
 import json
 import os

@@ -20,6 +20,7 @@ from specdemo.models import embedded, kernels
 from specdemo.models.pairs import Pair
 from specdemo.request import RequestError
 
+# Every loader below is told trust_remote_code=False: left unsaid, transformers asks on the terminal, and may hear a yes.
 transformers_logging.disable_progress_bar()  # a page or a JSON line is what the terminal is for
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -107,7 +108,7 @@ def _model(name: str, dtype: Dtype) -> tuple[Tokenizer, PreTrainedModel]:
 def tokenizer_of(name: str) -> Tokenizer:
     """The tokenizer of a model id, a directory or "embedded". Raises LoadError."""
     try:
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(_source(name))
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(_source(name), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise LoadError(f"cannot load {name!r}: {str(error).splitlines()[0]}") from error
     return tokenizer
@@ -117,11 +118,11 @@ def unpacked(name: str, dtype: Dtype = "fp32") -> PreTrainedModel:
     """The model of an id, a directory or "embedded" as transformers loads it, on the CPU. Raises LoadError."""
     source = _source(name)
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         # Softcapped attention scores exist in the eager kernel only; elsewhere transformers' own choice is best.
         attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            source, dtype=DTYPES[dtype], attn_implementation=attention, config=config
+            source, dtype=DTYPES[dtype], attn_implementation=attention, config=config, trust_remote_code=False
         )
     except (OSError, ValueError) as error:
         raise LoadError(f"cannot load {name!r}: {str(error).splitlines()[0]}") from error
