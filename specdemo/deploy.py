@@ -243,12 +243,11 @@ class _Hub:
 
     def _call(self, what: str, call: Callable[[], T]) -> T:
         pause = wait_exponential_jitter(multiplier=self.order.poll_s / 5, max=6 * self.order.poll_s)
+        attempts = Retrying(
+            retry=retry_if_exception(_passes), stop=stop_after_attempt(ATTEMPTS), wait=pause, reraise=True
+        )
         try:
-            for attempt in Retrying(
-                retry=retry_if_exception(_passes), stop=stop_after_attempt(ATTEMPTS), wait=pause, reraise=True
-            ):
-                with attempt:
-                    return call()
+            return attempts(call)
         except HfHubHTTPError as error:
             raise DeployError(self.without_secrets(_words(what, self.order, error))) from None
         except TimeoutError as error:
@@ -257,7 +256,6 @@ class _Hub:
             raise DeployError(self.without_secrets(f"cannot {what}: the Hub does not answer ({error})")) from None
         except (OSError, ValueError) as error:  # a file that cannot be read; front matter that the Hub does not accept
             raise DeployError(self.without_secrets(f"cannot {what}: {error}")) from None
-        raise AssertionError("tenacity either returns or raises")
 
     def without_secrets(self, words: str) -> str:
         for value in self.hidden:
