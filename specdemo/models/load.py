@@ -20,7 +20,7 @@ from specdemo.models import embedded, kernels
 from specdemo.models.pairs import Pair
 from specdemo.request import RequestError
 
-# The loaders below are told trust_remote_code=False: left unsaid, transformers asks on the terminal, and may hear a yes.
+# The loaders below are told trust_remote_code=False: left unsaid, transformers asks on the terminal and may hear a yes.
 transformers_logging.disable_progress_bar()  # a page or a JSON line is what the terminal is for
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
