@@ -1,4 +1,4 @@
-"""The command line: `python -m specdemo fetch | race | serve | draft | deploy`."""
+"""The command line: `python -m specdemo fetch | race | record | serve | preflight | draft | deploy`."""
 
 import json
 import sys
@@ -8,22 +8,20 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from specdemo import options
 from specdemo.config import ConfigError, Limits, Settings, read
 from specdemo.draft import commands as draft_commands
+from specdemo.models import commands as model_commands
 from specdemo.models.pairs import PAIRS
 from specdemo.space import Target
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__import__("specdemo").__doc__)
 
 app.add_typer(draft_commands.app, name="draft")
+app.command()(model_commands.preflight)
 
 # Whoever owns the terminal owns the machine: only the model's own context limits them.
 ANYTHING = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)
-
-Draft = Annotated[
-    str | None,
-    typer.Option(help="Directory or model id of a draft that replaces the pair's own.", show_default=False),
-]
 
 
 @app.command()
@@ -49,21 +47,26 @@ def fetch() -> None:
 @app.command()
 def race(
     prompt: Annotated[str, typer.Argument(help="What both paths answer.", show_default=False)],
-    pair: Annotated[str, typer.Option(help="Pair of target and draft.")] = "embedded",
-    mode: Annotated[
-        str, typer.Option(help="Who drafts: tree (draft head and n-gram model), ngram or chain (draft model).")
-    ] = "tree",
-    draft: Draft = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens of the answer, at most.")] = 128,
-    dtype: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = "auto",
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus; 1 is off.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Most probable tokens kept; 0 is off.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 42,
-    draft_length: Annotated[int, typer.Option(help="Tokens (nodes of a tree) drafted a step, at most.")] = 8,
-    chat_template: Annotated[bool, typer.Option(help="Wrap the prompt as a user's turn.")] = True,
-    trace: Annotated[Path | None, typer.Option(help="Write the whole run to this file.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on the last line instead of text.")] = False,
+    pair: options.Pair = "embedded",
+    mode: options.Mode = "tree",
+    target: options.Target = None,
+    draft: options.Draft = None,
+    max_new_tokens: options.Tokens = 128,
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = "none",
+    quantize: options.Quantize = "target",
+    double_quantization: options.DoubleQuantization = False,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    repetition_penalty: options.Penalty = 1.0,
+    stop: options.Stop = None,
+    exact: options.Exact = False,
+    seed: options.Seed = 42,
+    draft_length: options.DraftLength = 8,
+    chat_template: options.ChatTemplate = True,
+    trace: options.Trace = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Race the plain and the speculative path over one prompt."""
     fields = {name: value for name, value in locals().items() if name not in ("trace", "as_json")}
@@ -95,10 +98,30 @@ def race(
 
 
 @app.command()
+def record(
+    names: Annotated[list[str] | None, typer.Argument(help="Which of them; all if none is named.")] = None,
+) -> None:
+    """Record the races that the Replay tab ships again, on this machine."""
+    from specdemo import shipped
+    from specdemo.models.embedded import FetchError
+
+    names = names or list(shipped.RACES)
+    for name in names:
+        if name not in shipped.RACES:
+            _refuse(f"there is no shipped race {name!r}; choose from {', '.join(shipped.RACES)}", 2)
+    for name in names:
+        try:
+            result = shipped.record(name)
+        except (FetchError, OSError) as error:
+            _refuse(error, 1)
+        print(f"{shipped.path(name)}: {result['speculative']['tokens']} tokens, {result['speed_up']:.2f}×")
+
+
+@app.command()
 def serve(
     host: Annotated[str, typer.Option(envvar="HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(envvar="PORT", help="Port to listen on.")] = 7860,
-    draft: Draft = None,
+    draft: options.Draft = None,
 ) -> None:
     """Serve the page."""
     from specdemo.ui.build import launch

@@ -19,8 +19,20 @@ from specdemo.space import Space
 
 FILE = Path(__file__).parent.parent / "spaces_config.yaml"
 
-Mode = Literal["tree", "ngram", "chain"]
+Mode = Literal["tree", "staged", "ngram", "chain", "auto", "draft-then-score"]
+SCORE: Mode = "draft-then-score"  # the one mode in which nothing is verified: it is lossy, and says so
+# What a pair must have for a mode: one of these fields; none means that every pair can run it.
+NEEDS: dict[Mode, tuple[str, ...]] = {
+    "tree": ("head", "draft"),
+    "staged": ("draft",),
+    "ngram": (),
+    "chain": ("draft", "head"),
+    "auto": (),
+    SCORE: ("draft",),
+}
 Dtype = Literal["auto", "bf16", "fp32"]
+Precision = Literal["none", "nf4", "int8"]  # of quantized weights
+Quantized = Literal["target", "both"]
 
 
 class ConfigError(ValueError):
@@ -45,6 +57,7 @@ class Defaults(Section):
     pair: str = "embedded"
     mode: Mode = "tree"
     dtype: Dtype = "auto"
+    quantization: Precision = "none"
     max_new_tokens: int = Field(128, ge=1)
     draft_length: int = Field(8, ge=1)
 

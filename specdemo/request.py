@@ -1,11 +1,11 @@
 """What a visitor asks for, checked in one place before anything is loaded or computed."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from specdemo.config import Dtype, Limits, Mode
+from specdemo.config import Dtype, Limits, Mode, Precision, Quantized
 
 
 class RequestError(ValueError):
@@ -13,22 +13,40 @@ class RequestError(ValueError):
 
 
 class RaceRequest(BaseModel):
-    """One race. draft: a directory or model id that replaces the pair's draft; not offered to visitors of a page."""
+    """One race. target, draft: directories or model ids that replace the pair's; not offered to visitors of a page.
+
+    quantization: of the weights of what `quantize` names; double_quantization: of NF4's scales too.
+    stop: texts that end an answer, the first of them to appear. exact: decide near-ties of a long pass again in a pass
+    of their own.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
     prompt: str
     pair: str = "embedded"
+    target: str | None = None
     draft: str | None = None
     mode: Mode = "tree"
     dtype: Dtype = "auto"
+    quantization: Precision = "none"
+    quantize: Quantized = "target"
+    double_quantization: bool = False
     max_new_tokens: int = Field(128, ge=1)
     draft_length: int = Field(8, ge=1)
     temperature: float = Field(0.0, ge=0, le=10)
     top_k: int = Field(0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
+    repetition_penalty: float = Field(1.0, ge=0.5, le=2)
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = Field((), max_length=8)
+    exact: bool = False
     seed: int = Field(42, ge=0, lt=2**63)
     chat_template: bool = True
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _by_line(cls, stop: object) -> object:
+        """A text is one stop string a line; nothing is none."""
+        return [part for part in stop.splitlines() if part] if isinstance(stop, str) else stop or ()
 
     @field_validator("prompt")
     @classmethod
@@ -49,6 +67,8 @@ def checked(limits: Limits, pairs: Collection[str], **values: Any) -> RaceReques
         request = RaceRequest(**values)
     except ValidationError as error:
         raise RequestError("; ".join(map(_plain_words, error.errors()))) from None
+    if request.double_quantization and request.quantization != "nf4":
+        raise RequestError("double_quantization: only nf4 has scales to quantize once more; switch it off")
     if request.pair not in pairs:
         raise RequestError(f"pair: there is no {request.pair[:80]!r}; choose one of {', '.join(pairs)}")
     for name, most in (

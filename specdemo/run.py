@@ -2,66 +2,47 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
 from typing import Any
 
-import torch
-import transformers
-
-from specdemo import __version__, device
-from specdemo.config import Mode
+from specdemo import device
+from specdemo.config import NEEDS, SCORE
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative, synchronize
-from specdemo.engine.drafters import ChainDraft, Drafter, NgramDraft
-from specdemo.engine.head import HeadDraft
-from specdemo.engine.ngram import NgramModel
 from specdemo.engine.race import race, timed
 from specdemo.engine.sampling import Randomness
+from specdemo.engine.score import draft_then_score
 from specdemo.engine.types import Sampling, Step, Task
 from specdemo.measure import memory
-from specdemo.measure.metrics import Lossless, Tally, lossless, speed_up
-from specdemo.measure.trace import Trace
+from specdemo.measure.machine import machine
+from specdemo.measure.metrics import Tally
+from specdemo.measure.recording import Recording
+from specdemo.measure.scoreboard import NEAR_TIE
+from specdemo.measure.trace import PATHS, Trace
 from specdemo.models.load import Loaded, load, resolve_dtype
-from specdemo.models.pairs import PAIRS
+from specdemo.models.pairs import PAIRS, Pair
+from specdemo.models.quantize import Quantization
+from specdemo.modes import DRAFTERS
 from specdemo.request import RaceRequest, RequestError
-from specdemo.text import TextStream, decode, encode
-
-PATHS = ("plain", "speculative")
-
-
-def _tree(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
-    if loaded.head is None:
-        raise RequestError(f"mode: pair {loaded.pair.name!r} has no draft head; choose ngram, or chain with a draft")
-    return HeadDraft(CachedModel(loaded.head, keep_states=True), target, NgramModel(loaded.ngram))
-
-
-def _ngram(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
-    return NgramDraft(NgramModel(loaded.ngram))
-
-
-def _chain(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
-    if loaded.draft is None:
-        raise RequestError(f"mode: pair {loaded.pair.name!r} has no draft model; choose ngram or give a draft")
-    return ChainDraft(CachedModel(loaded.draft), loaded.vocabulary, loaded.shared, task.sampling, rng)
-
-
-MODES: dict[Mode, Callable[[Loaded, CachedModel, Task, Randomness], Drafter]] = {
-    "tree": _tree,
-    "ngram": _ngram,
-    "chain": _chain,
-}
+from specdemo.text import Stops, TextStream, decode, encode
 
 
 def load_for(request: RaceRequest) -> Loaded:
-    """The pair that a checked request names, loaded. Raises LoadError where that fails."""
+    """The pair that a checked request names, loaded. Raises LoadError where that fails.
+
+    A target of one's own stands alone, without the pair's draft. A draft of one's own takes the place of the pair's
+    draft, whether that is a model or a head.
+    """
     pair = PAIRS[request.pair]
+    if request.target is not None:
+        pair = Pair(request.target, request.target, request.target)
     if request.draft is not None:
-        pair = replace(pair, name=f"{pair.name} + {request.draft}", draft=request.draft)
-    return load(pair, resolve_dtype(request.dtype, device.pick()))
+        pair = replace(pair, name=f"{pair.name} + {request.draft}", draft=request.draft, head=None)
+    quantization = Quantization(request.quantization, request.quantize == "both", request.double_quantization)
+    return load(pair, resolve_dtype(request.dtype, device.pick()), quantization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +55,7 @@ class Taken:
     words: dict[int, str]
 
 
-class Run:
+class Run(Recording):
     """One race. Iterate it for (path name, step); figures, texts and trace grow as it goes on.
 
     Raises RequestError at once if the request does not fit the pair.
@@ -83,15 +64,14 @@ class Run:
     def __init__(self, request: RaceRequest, loaded: Loaded, cancelled: Event) -> None:
         self.request = request
         self.loaded = loaded
-        self.tallies = {name: Tally() for name in PATHS}
         self.process_bytes = memory.process_bytes()
         self.target_bytes = memory.weight_bytes(loaded.target)
-        self.draft_bytes = self._draft_bytes()
+        self.draft_bytes = 0  # the mode's drafter counts
         self._streams = {name: TextStream(loaded.tokenizer) for name in PATHS}
         self._cancelled = cancelled
         self.task = self._make_task()
         self.paths = self._make_paths()
-        self.trace = Trace(
+        trace = Trace(
             settings=request.model_dump() | {"dtype": loaded.dtype},
             models={
                 "pair": loaded.pair.name,
@@ -103,6 +83,7 @@ class Run:
             machine=machine(loaded.target.device),
             pieces={name: [] for name in PATHS},
         )
+        super().__init__(trace)
 
     def __iter__(self) -> Iterator[tuple[str, Step]]:
         for taken in self.taken():
@@ -118,7 +99,7 @@ class Run:
 
     def add(self, taken: Taken) -> None:
         """Fold one step into figures, texts and trace."""
-        self.tallies[taken.path].add(taken.step)
+        self.take(taken.path, taken.step)
         self.process_bytes = taken.step.process_bytes
         self.trace.steps.append((taken.path, taken.step))
         self.trace.pieces[taken.path] += taken.pieces
@@ -129,14 +110,6 @@ class Run:
         told = {name: value for name, value in self.__dict__.items() if name not in ("paths", "_streams", "_cancelled")}
         return told | {"loaded": self.loaded.without_models()}
 
-    @property
-    def lossless(self) -> Lossless:
-        return lossless(self.tallies["plain"], self.tallies["speculative"], self.task.sampling.greedy)
-
-    @property
-    def speed_up(self) -> float | None:
-        return speed_up(self.tallies["plain"], self.tallies["speculative"])
-
     def result(self) -> dict[str, Any]:
         """The outcome as one JSON object: what `race --json` prints and the API returns."""
         verdict = self.lossless
@@ -145,6 +118,7 @@ class Run:
             "pair": self.loaded.pair.name,
             "mode": self.request.mode,
             "dtype": self.loaded.dtype,
+            "quantization": str(self.loaded.quantization),
             "plain": self._answer(ours),
             "speculative": self._answer(theirs)
             | {
@@ -156,6 +130,7 @@ class Run:
                 "tokens_per_step": theirs.tokens_per_step,
                 "draft_s": theirs.draft_s,
                 "verify_s": theirs.verify_s,
+                "rechecked": theirs.rechecked,
                 "origins": {str(origin): count for origin, count in theirs.origins.items()},
             },
             "speed_up": self.speed_up,
@@ -180,13 +155,6 @@ class Run:
             "score": tally.score,
         }
 
-    def _draft_bytes(self) -> int:
-        """What the mode's drafter holds beside the target's weights: models, and the n-gram table."""
-        mode, loaded = self.request.mode, self.loaded
-        model = {"tree": loaded.head, "chain": loaded.draft}.get(mode)
-        weights = memory.weight_bytes(loaded.target, *([model] if model else [])) - self.target_bytes
-        return weights + (loaded.ngram.nbytes if mode in ("tree", "ngram") else 0)
-
     def _make_task(self) -> Task:
         request, loaded = self.request, self.loaded
         chat = request.chat_template and bool(loaded.tokenizer.chat_template)
@@ -194,35 +162,30 @@ class Run:
             prompt = encode(loaded.tokenizer, request.prompt, chat)
         except ValueError as error:
             raise RequestError(str(error)) from error
-        room = loaded.context - request.max_new_tokens
-        if len(prompt) > room:
-            raise RequestError(
-                f"prompt: has {len(prompt):,} tokens; with {request.max_new_tokens} new ones the model's context of "
-                f"{loaded.context:,} leaves room for {max(room, 0):,}; shorten it"
-            )
+        self._check_room(len(prompt), loaded.context, "model")
         return Task(
             tuple(prompt),
             request.max_new_tokens,
             loaded.eos,
-            Sampling(request.temperature, request.top_k, request.top_p),
+            Sampling(request.temperature, request.top_k, request.top_p, request.repetition_penalty),
             request.seed,
+            Stops(loaded.tokenizer, request.stop) if request.stop else None,
+            NEAR_TIE[loaded.dtype] if request.exact else 0.0,
         )
 
+    def _check_room(self, prompt: int, context: int, whose: str) -> None:
+        room = context - self.request.max_new_tokens
+        if prompt > room:
+            raise RequestError(
+                f"prompt: has {prompt:,} tokens; with {self.request.max_new_tokens} new ones the {whose}'s context of "
+                f"{context:,} leaves room for {max(room, 0):,}; shorten it"
+            )
+
     def _make_paths(self) -> dict[str, Iterator[Step]]:
-        loaded, task = self.loaded, self.task
-        on = loaded.target.device
-        # Draft and verification share one source: two sources of equal seed would not be independent.
-        rng = Randomness(task.seed, on)
-        target = CachedModel(loaded.target, keep_states=self.request.mode == "tree")
+        loaded, task, on = self.loaded, self.task, self.loaded.target.device
         paths = {
             "plain": plain(CachedModel(loaded.target), task, Randomness(task.seed, on)),
-            "speculative": speculative(
-                target,
-                MODES[self.request.mode](loaded, target, task, rng),
-                task,
-                self.request.draft_length,
-                rng,
-            ),
+            "speculative": self._speculative(),
         }
         synced = partial(synchronize, on)
 
@@ -231,25 +194,22 @@ class Run:
 
         return {name: timed(path, synced, usage) for name, path in paths.items()}
 
-
-def machine(on: torch.device) -> dict[str, Any]:
-    """What a run ran on, as a trace names it."""
-    return {
-        "processor": _processor(),
-        "threads": torch.get_num_threads(),
-        "accelerator": torch.cuda.get_device_name(on) if on.type == "cuda" else None,
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "specdemo": __version__,
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = (line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-            return next(names, platform.machine())
-    except OSError:
-        return platform.processor() or platform.machine()
+    def _speculative(self) -> Iterator[Step]:
+        """The path of the mode; also counts what it holds in memory beside the target's weights."""
+        loaded, task, mode = self.loaded, self.task, self.request.mode
+        if NEEDS[mode] and not any(getattr(loaded, need) is not None for need in NEEDS[mode]):
+            needed = " or ".join({"draft": "a draft model", "head": "a draft head"}[need] for need in NEEDS[mode])
+            raise RequestError(
+                f"mode: {mode} needs {needed}; pair {loaded.pair.name!r} has none; choose another mode, or give a draft"
+            )
+        # Draft and verification share one source: two sources of equal seed would not be independent.
+        rng = Randomness(task.seed, loaded.target.device)
+        target = CachedModel(loaded.target)
+        if mode == SCORE and loaded.draft is not None:
+            draft = CachedModel(loaded.draft)
+            self._check_room(len(task.prompt), draft.context, "draft")
+            self.draft_bytes = memory.weight_bytes(loaded.target, loaded.draft) - self.target_bytes
+            return draft_then_score(target, draft, loaded.shared, task, rng)
+        drafter = DRAFTERS[mode](loaded, target, task, rng)
+        self.draft_bytes = memory.weight_bytes(loaded.target, *drafter.models) - self.target_bytes + drafter.table_bytes
+        return speculative(target, drafter, task, self.request.draft_length, rng)

@@ -14,7 +14,12 @@ from specdemo.measure.scoreboard import rows, sentence
 from specdemo.run import PATHS, Run
 
 # Colour and a second cue, so that the origins can be told apart without colour.
-STYLES = {Origin.TARGET: "", Origin.DRAFT: "green underline", Origin.NGRAM: "magenta italic underline"}
+STYLES = {
+    Origin.TARGET: "",
+    Origin.DRAFT: "green underline",
+    Origin.NGRAM: "magenta italic underline",
+    Origin.UNVERIFIED: "dim",
+}
 
 
 def show(run: Run) -> None:
@@ -35,11 +40,13 @@ def _picture(run: Run, answers: dict[str, Text]) -> Group:
     table = Table("figure", *PATHS, box=None, pad_edge=False)
     for row in rows(*run.tallies.values()):
         table.add_row(row.label, row.plain, row.joint or row.speculative)
-    return Group(panes, _legend(), table, Text(sentence(run.lossless, run.loaded.dtype)))
+    return Group(
+        panes, _legend(run.tallies["speculative"].origins), table, Text(sentence(run.lossless, run.loaded.dtype))
+    )
 
 
-def _legend() -> Text:
-    parts: Iterable[tuple[str, str]] = [(f" {origin} ", STYLES[origin]) for origin in Origin]
+def _legend(origins: Iterable[Origin]) -> Text:
+    parts: Iterable[tuple[str, str]] = [(f" {origin} ", STYLES[origin]) for origin in origins]
     return Text.assemble("speculative tokens by origin: ", *parts)
 
 

@@ -34,6 +34,25 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return text
 
 
+class Stops:
+    """Finds the first token after which an answer holds one of some stop strings; that token is its last.
+
+    So a stop string that begins or ends inside a token is found as well, and ids, labels and text end together.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, strings: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._strings = strings
+
+    def __call__(self, answer: Sequence[int], new: int) -> int | None:
+        """Number of ids at which the answer is over, looking at the `new` last ones; None while it is not."""
+        for end in range(len(answer) - new + 1, len(answer) + 1):
+            text = decode(self._tokenizer, answer[:end])
+            if any(string in text for string in self._strings):
+                return end
+        return None
+
+
 class TextStream:
     """Turns committed ids into text, one piece a token; all pieces joined are the decoded answer.
 

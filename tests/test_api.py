@@ -35,6 +35,7 @@ SPECULATION = {
     "tokens_per_step",
     "draft_s",
     "verify_s",
+    "rechecked",
     "origins",
 }
 MEMORY = {"target_weights_mb", "draft_weights_mb", "plain_cache_mb", "speculative_cache_mb", "process_mb"}
@@ -48,7 +49,7 @@ BAD = {
     "a million characters": ({"prompt": "a" * 1_000_000}, "prompt"),
     "more tokens than the context": ({"prompt": "\U0001f9ff" * 19_000}, "prompt"),
     "unknown mode": ({"mode": "magic"}, "mode"),
-    "a mode without its model": ({"mode": "chain"}, "mode"),
+    "a mode without its model": ({"mode": "staged"}, "mode"),
     "unknown dtype": ({"dtype": "int3"}, "dtype"),
     "unknown pair": ({"pair": "../etc"}, "pair"),
     "a word for a number": ({"max_new_tokens": "many"}, "max_new_tokens"),
@@ -58,6 +59,10 @@ BAD = {
     "temperature below 0": ({"temperature": -1}, "temperature"),
     "top_p of 0": ({"top_p": 0}, "top_p"),
     "top_k below 0": ({"top_k": -1}, "top_k"),
+    "a penalty of 0": ({"repetition_penalty": 0}, "repetition_penalty"),
+    "an empty stop": ({"stop": [""]}, "stop"),
+    "a number as stop": ({"stop": 3}, "stop"),
+    "exact by word": ({"exact": "very"}, "exact"),
     "seed below 0": ({"seed": -1}, "seed"),
 }
 
@@ -114,7 +119,17 @@ def assert_free(client: Client, good: dict) -> None:
 
 
 def test_a_race_returns_both_answers_and_all_figures(good):
-    assert set(good) == {"pair", "mode", "dtype", "plain", "speculative", "speed_up", "lossless", "memory"}
+    assert set(good) == {
+        "pair",
+        "mode",
+        "dtype",
+        "quantization",
+        "plain",
+        "speculative",
+        "speed_up",
+        "lossless",
+        "memory",
+    }
     assert set(good["plain"]) == ANSWER
     assert set(good["speculative"]) == ANSWER | SPECULATION
     assert set(good["memory"]) == MEMORY

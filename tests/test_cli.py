@@ -23,12 +23,22 @@ def test_race_json_is_the_last_line_and_complete(tmp_path):
     done = specdemo("race", "one two one two", "--max-new-tokens", 12, "--dtype", "fp32", "--json", "--trace", trace)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
-    assert result.keys() == {"pair", "mode", "dtype", "plain", "speculative", "speed_up", "lossless", "memory"}
+    assert result.keys() == {
+        "pair",
+        "mode",
+        "dtype",
+        "quantization",
+        "plain",
+        "speculative",
+        "speed_up",
+        "lossless",
+        "memory",
+    }
     answer = {"text", "token_ids", "tokens", "latency_s", "ttft_s", "decode_tokens_per_s", "score"}
     assert result["plain"].keys() == answer
     assert result["speculative"].keys() == answer | {
         "steps", "drafted", "tested", "accepted", "acceptance_rate", "tokens_per_step", "draft_s", "verify_s",
-        "origins",
+        "rechecked", "origins",
     }  # fmt: skip
     assert result["lossless"] == {"verdict": "identical", "position": None, "margin": None}
     assert result["plain"]["token_ids"] == result["speculative"]["token_ids"]
@@ -53,7 +63,11 @@ def test_race_shows_both_answers_and_the_verdict_and_no_control_characters():
     [
         ([""], "prompt: is empty"),
         (["hello", "--mode", "magic"], "mode: "),
-        (["hello", "--mode", "chain"], "has no draft model"),
+        (["hello", "--mode", "staged"], "mode: staged needs a draft model"),
+        (["hello", "--quantization", "int3"], "quantization: "),
+        (["hello", "--double-quantization"], "double_quantization: only nf4"),
+        (["hello", "--target", "/nowhere"], "cannot load '/nowhere'"),
+        (["hello", "--stop", ""], "stop.0: "),
         (["hello", "--draft", "/nowhere", "--mode", "chain"], "cannot load '/nowhere'"),
         (["hello", "--max-new-tokens", 0], "max_new_tokens: "),
         (["hello", "--max-new-tokens", 9000], "leaves room for 0"),
@@ -96,7 +110,7 @@ def test_a_table_is_counted_over_answers_and_says_where_it_comes_from(tmp_path):
         (["ngram", "README.md"], "line 1 is not a row"),
         (["eval", "README.md"], "line 1 is no object with"),
         (["eval", "{prompts}", "--modes", "magic"], "'magic' is none of"),
-        (["eval", "{prompts}", "--modes", "chain"], "needs --draft"),
+        (["eval", "{prompts}", "--modes", "staged"], "needs --draft"),
         (["eval", "{prompts}", "--nodes", "0"], "whole numbers"),
     ],
 )

@@ -9,7 +9,8 @@ from tiny import CONFIGS, Table, model
 from specdemo.engine import cache as cache_module
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
-from specdemo.engine.drafters import ChainDraft, Draft, NgramDraft
+from specdemo.engine.draft_model import CHAIN, STAGED, TREE, ModelDraft
+from specdemo.engine.drafters import Draft, NgramDraft
 from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.types import Finish, Origin, Outcome, Sampling, Task
@@ -44,8 +45,10 @@ def drafter(kind, target, architecture, sampling=GREEDY):
         return NgramDraft(NgramModel(NgramTable()))
     if kind == "wrong":
         return Wrong(target)
-    draft = target if kind == "itself" else model(architecture, seed=1)
-    return ChainDraft(CachedModel(draft), 32, 32, sampling, rng())
+    draft = target if kind.startswith("itself") else model(architecture, seed=1)
+    growth = {"tree": TREE, "staged": STAGED, "itself staged": STAGED}.get(kind, CHAIN)
+    ngram = NgramModel(NgramTable()) if growth is STAGED else None
+    return ModelDraft(CachedModel(draft), 32, 32, sampling, rng(), growth, ngram)
 
 
 def answer(steps):
@@ -75,7 +78,7 @@ def check_books(steps, task):
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8])
-@pytest.mark.parametrize("kind", ["ngram", "chain", "wrong", "itself"])
+@pytest.mark.parametrize("kind", ["ngram", "chain", "tree", "staged", "itself staged", "wrong", "itself"])
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_greedy_speculative_equals_plain(architecture, kind, length):
     task = Task(PROMPT, 30)
@@ -94,7 +97,7 @@ def test_a_draft_that_is_the_target_is_always_accepted_and_a_wrong_one_never():
     assert not any(node.outcome is Outcome.ACCEPTED for step in wrong for node in step.nodes)
 
 
-@pytest.mark.parametrize("kind", ["ngram", "chain", "itself"])
+@pytest.mark.parametrize("kind", ["ngram", "chain", "tree", "itself staged", "itself"])
 @pytest.mark.parametrize("tokens", [0, 1, 2, 4, 5, 6])
 def test_the_limit_is_met_exactly(kind, tokens):
     ours, theirs = run_both("llama", kind, 4, Task(PROMPT, tokens))
@@ -105,7 +108,7 @@ def test_the_limit_is_met_exactly(kind, tokens):
 @given(
     eos=st.sets(st.integers(0, 31), max_size=6),
     length=st.integers(1, 6),
-    kind=st.sampled_from(["ngram", "itself"]),
+    kind=st.sampled_from(["ngram", "itself", "itself staged"]),
 )
 @settings(max_examples=25, deadline=None)
 def test_the_first_of_several_end_ids_ends_both_paths_wherever_it_falls(eos, length, kind):
@@ -116,8 +119,10 @@ def test_the_first_of_several_end_ids_ends_both_paths_wherever_it_falls(eos, len
     check_books(theirs, task)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0), Sampling(0.8, top_k=5, top_p=0.9)])
-@pytest.mark.parametrize("kind", ["ngram", "chain"])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(1.0), Sampling(0.8, top_k=5, top_p=0.9), Sampling(0.8, repetition_penalty=1.3)]
+)
+@pytest.mark.parametrize("kind", ["ngram", "chain", "tree", "staged", "itself staged"])
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma2"])
 def test_after_every_step_the_cache_holds_all_tokens_but_the_last_and_is_true(architecture, kind, sampling):
     target = model(architecture)
@@ -148,7 +153,7 @@ def test_a_long_prompt_is_read_in_chunks_that_commit_nothing(monkeypatch):
 
 def test_past_the_drafts_context_it_goes_on_plainly_and_says_so():
     target, draft = model(), model(seed=1, max_position_embeddings=16)
-    helper = ChainDraft(CachedModel(draft), 32, 32, Sampling(), rng())
+    helper = ModelDraft(CachedModel(draft), 32, 32, Sampling(), rng())
     task = Task(PROMPT, 20)
     steps = list(speculative(CachedModel(target), helper, task, 3, rng()))
     assert answer(steps) == answer(plain(CachedModel(target), task, rng()))
@@ -158,7 +163,7 @@ def test_past_the_drafts_context_it_goes_on_plainly_and_says_so():
 
 
 def test_a_prompt_longer_than_the_drafts_context_is_answered_plainly():
-    draft = ChainDraft(CachedModel(model(seed=1, max_position_embeddings=8)), 32, 32, Sampling(), rng())
+    draft = ModelDraft(CachedModel(model(seed=1, max_position_embeddings=8)), 32, 32, Sampling(), rng())
     steps = list(speculative(CachedModel(model()), draft, Task(PROMPT, 5), 3, rng()))
     assert len(answer(steps)) == 5 and all("draft's context" in step.note for step in steps[1:-1])
 
@@ -168,14 +173,14 @@ def test_a_padded_draft_never_drafts_a_padding_id():
     with torch.no_grad():
         draft.lm_head.weight[40] = draft.lm_head.weight.abs().sum(0)  # a padding row that would often win
     for sampling in (Sampling(), Sampling(1.0)):
-        helper = ChainDraft(CachedModel(draft), 32, 30, sampling, rng())
+        helper = ModelDraft(CachedModel(draft), 32, 30, sampling, rng())
         with torch.inference_mode():
             helper.begin(PROMPT)
             drafted = helper.propose(PROMPT, 8)
         assert all(token < 30 for token in drafted.tokens)
         assert drafted.probs is None or (drafted.probs.shape == (8, 32) and not drafted.probs[:, 30:].any())
     task = Task(PROMPT, 12)
-    helper = ChainDraft(CachedModel(draft), 32, 30, Sampling(), rng())
+    helper = ModelDraft(CachedModel(draft), 32, 30, Sampling(), rng())
     assert answer(speculative(CachedModel(target), helper, task, 4, rng())) == answer(
         plain(CachedModel(target), task, rng())
     )
@@ -189,7 +194,7 @@ def test_token_id_zero_and_a_prompt_of_one_token():
 
 def test_a_draft_with_a_vocabulary_of_one():
     target = model()
-    helper = ChainDraft(CachedModel(model(seed=1, vocab_size=1)), 32, 1, Sampling(1.0), rng())
+    helper = ModelDraft(CachedModel(model(seed=1, vocab_size=1)), 32, 1, Sampling(1.0), rng())
     task = Task((0, 0, 0), 8, sampling=Sampling(1.0))
     steps = list(speculative(CachedModel(target), helper, task, 2, rng()))
     assert len(answer(steps)) == 8
@@ -230,3 +235,96 @@ def test_closing_a_path_in_mid_run_leaves_inference_mode():
     assert not torch.is_inference_mode_enabled()
     path.close()
     assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("kind", ["chain", "tree", "staged", "itself staged"])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0)], ids=["greedy", "sampling"])
+def test_the_drafts_own_cache_is_true_after_every_proposal(kind, sampling):
+    target = model()
+    helper = drafter(kind, target, "llama", sampling)
+    seen = []
+    honest = helper._read
+
+    def watched(paths, tokens):
+        honest(paths, tokens)
+        for path, logits in helper._logits.items():
+            fresh = helper.model.model(torch.tensor([[*tokens, *path]])).logits[0, -1]
+            torch.testing.assert_close(logits, fresh, atol=1e-4, rtol=1e-4)
+            seen.append(len(path))
+
+    helper._read = watched
+    list(speculative(CachedModel(target), helper, Task(PROMPT, 50, sampling=sampling), 6, rng()))
+    assert max(seen) >= 2
+
+
+def test_staged_drafting_takes_fewer_passes_of_the_draft_and_says_who_wrote_what():
+    target, passes = model(), {}
+    for kind in ("itself", "itself staged"):
+        helper = drafter(kind, target, "llama")
+        honest, calls = helper.model.forward, []
+        helper.model.forward = lambda *a, honest=honest, calls=calls, **k: calls.append(1) or honest(*a, **k)
+        steps = list(speculative(CachedModel(target), helper, Task(PROMPT, 60), 6, rng()))
+        passes[kind] = len(calls) / sum(bool(step.nodes) for step in steps)
+    assert passes["itself staged"] < passes["itself"]
+    assert {token.origin for step in steps for token in step.tokens} == {Origin.TARGET, Origin.DRAFT, Origin.NGRAM}
+
+
+def test_a_penalty_keeps_greedy_identical_and_is_that_of_transformers():
+    target, sampling = model(), Sampling(repetition_penalty=1.4)
+    task = Task(PROMPT, 20, sampling=sampling)
+    expected = target.generate(
+        torch.tensor([PROMPT]), max_new_tokens=20, do_sample=False, repetition_penalty=1.4, eos_token_id=None
+    )[0, len(PROMPT) :].tolist()
+    assert answer(plain(CachedModel(target), task, rng())) == expected
+    assert expected != answer(plain(CachedModel(target), Task(PROMPT, 20), rng()))
+    for kind in ("ngram", "chain", "tree", "itself staged"):
+        helper = drafter(kind, target, "llama", sampling)
+        assert answer(speculative(CachedModel(target), helper, task, 4, rng())) == expected
+
+
+@given(st.lists(st.lists(st.integers(0, 31), min_size=1, max_size=3), min_size=1, max_size=3), st.integers(1, 6))
+@settings(max_examples=25, deadline=None)
+def test_the_earliest_stop_ends_both_paths_inside_a_block_too(stops, length):
+    def stop(ids, new):
+        ends = [
+            end
+            for end in range(len(ids) - new + 1, len(ids) + 1)
+            for wanted in stops
+            if list(ids[max(0, end - len(wanted)) : end]) == wanted
+        ]
+        return min(ends, default=None)
+
+    task = Task(PROMPT, 24, stop=stop)
+    ours, theirs = run_both("llama", "itself staged", length, task)
+    assert answer(theirs) == answer(ours)
+    unstopped = answer(plain(CachedModel(model()), Task(PROMPT, 24), rng()))
+    end = next((i for i in range(1, 25) if stop(unstopped[:i], i) is not None), None)
+    assert answer(ours) == unstopped[:end]
+    assert ours[-1].finish is theirs[-1].finish is (Finish.STOP if end else Finish.LENGTH)
+
+
+def test_a_near_tie_of_a_long_pass_is_decided_again_alone():
+    class Rounding(Table):
+        """Two best logits that swap with the number of rows of a pass, as kernels' rounding can swap a near-tie."""
+
+        def forward(self, tokens, parents=None, keep_logits=None):
+            logits = super().forward(tokens, parents, keep_logits)
+            best = logits.topk(2, dim=-1)
+            if len(tokens) > 1 and len(self) > 4:
+                near = best.values[:, 0] - best.values[:, 1] < 0.05
+                rows = near.nonzero()[:, 0]
+                logits[rows, best.indices[rows, 1]] = best.values[rows, 0] + 0.01
+            return logits
+
+    def run(recheck):
+        task = Task((0, 1, 0, 1), 40, recheck=recheck)
+        helper = ModelDraft(Table(4, 1), 4, 4, GREEDY, rng())
+        return list(speculative(Rounding(4, 1), helper, task, 3, rng()))
+
+    expected = answer(plain(Rounding(4, 1), Task((0, 1, 0, 1), 40), rng()))
+    assert answer(run(0.0)) != expected
+    steps = run(0.1)
+    assert answer(steps) == expected
+    assert any("near-tie" in (step.note or "") for step in steps)
+    assert all(step.tokens or step.nodes for step in steps), "a step that decided nothing is told from a prefill"
+    check_books(steps, Task((0, 1, 0, 1), 40))

@@ -12,9 +12,11 @@ import pytest
 import torch
 from tiny import Table
 
+from specdemo.engine import draft_model as draft_model_module
 from specdemo.engine import verify as verify_module
 from specdemo.engine.decode import plain, speculative
-from specdemo.engine.drafters import ChainDraft, Draft, NgramDraft
+from specdemo.engine.draft_model import CHAIN, STAGED, TREE, ModelDraft, shape
+from specdemo.engine.drafters import Draft, NgramDraft
 from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.sampling import distribution
 from specdemo.engine.types import Origin, Sampling, Task
@@ -67,7 +69,7 @@ class Scaled:
         self.uniform, self.scale = uniform, scale
 
     def __lt__(self, other):
-        return self.uniform.below(other / self.scale)
+        return self.uniform.below(other / self.scale) if self.scale else other > 0
 
 
 def exact(answer):
@@ -100,11 +102,15 @@ def reference(vocabulary, job):
     return expected
 
 
-def by_chain(vocabulary, job, length, draft_vocabulary=None, sampling=SAMPLING):
+BROAD = replace(TREE, acceptance=0.4)  # shapes with siblings within budgets that can be enumerated
+
+
+def by_model(vocabulary, job, length, growth=CHAIN, draft_vocabulary=None, sampling=SAMPLING):
     shared = draft_vocabulary or vocabulary
 
     def answer(script):
-        drafter = ChainDraft(Table(shared, 2), vocabulary, shared, sampling, script)
+        ngram = NgramModel(NgramTable()) if growth.rows == STAGED.rows else None
+        drafter = ModelDraft(Table(shared, 2), vocabulary, shared, sampling, script, growth, ngram)
         return ids(speculative(Table(vocabulary, 1), drafter, job, length, script))
 
     return exact(answer)
@@ -125,21 +131,46 @@ def test_plain_is_the_product_of_the_targets_distributions():
 @pytest.mark.parametrize(("vocabulary", "length"), [(5, 1), (3, 2), (2, 3)])
 def test_chain_is_lossless(vocabulary, length):
     job = task(length + 2)
-    assert distance(by_chain(vocabulary, job, length), reference(vocabulary, job)) < 1e-12
+    assert distance(by_model(vocabulary, job, length), reference(vocabulary, job)) < 1e-12
 
 
 def test_chain_is_lossless_with_end_of_text_inside_the_draft():
     job = task(4, eos={2})
-    assert distance(by_chain(3, job, 2), reference(3, job)) < 1e-12
+    assert distance(by_model(3, job, 2), reference(3, job)) < 1e-12
 
 
 def test_chain_is_lossless_with_a_draft_of_fewer_ids():
-    assert distance(by_chain(4, task(3), 1, draft_vocabulary=3), reference(4, task(3))) < 1e-12
+    assert distance(by_model(4, task(3), 1, draft_vocabulary=3), reference(4, task(3))) < 1e-12
 
 
 def test_chain_is_lossless_with_other_processors_on_the_draft():
-    got = by_chain(3, task(4), 2, sampling=Sampling(temperature=1.5, top_k=2))
+    got = by_model(3, task(4), 2, sampling=Sampling(temperature=1.5, top_k=2))
     assert distance(got, reference(3, task(4))) < 1e-12
+
+
+@pytest.mark.parametrize(("vocabulary", "length", "tokens"), [(5, 2, 4), (2, 3, 5)])
+def test_a_drawn_tree_is_lossless(vocabulary, length, tokens):
+    assert (1,) in shape(2, BROAD.branches, BROAD.acceptance, spine=False), "a tree without siblings would be a chain"
+    job = task(tokens)
+    assert distance(by_model(vocabulary, job, length, BROAD), reference(vocabulary, job)) < 1e-12
+
+
+# The prompt repeats itself, so that the n-gram model has something to say to the draft.
+@pytest.mark.parametrize(("vocabulary", "length", "tokens"), [(3, 2, 4), (3, 3, 4), (2, 4, 4)])
+@pytest.mark.parametrize("acceptance", [0.7, 0.4], ids=["spine", "with siblings"])
+def test_staged_drafting_is_lossless(vocabulary, length, tokens, acceptance):
+    job = task(tokens, prompt=(0, 1, 0, 1, 0))
+    growth = replace(STAGED, acceptance=acceptance)
+    assert distance(by_model(vocabulary, job, length, growth), reference(vocabulary, job)) < 1e-12
+
+
+@pytest.mark.parametrize("growth", [CHAIN, BROAD, STAGED], ids=["chain", "tree", "staged"])
+def test_with_a_repetition_penalty_every_growth_is_lossless(growth):
+    sampling = Sampling(temperature=0.7, repetition_penalty=1.8)
+    job = replace(task(4, prompt=(0, 1, 0)), sampling=sampling)
+    got = by_model(3, job, 2, growth, sampling=sampling)
+    assert distance(got, reference(3, job)) < 1e-12
+    assert distance(got, reference(3, task(4, prompt=(0, 1, 0)))) > 1e-3  # the penalty does something
 
 
 @pytest.mark.parametrize("length", [1, 2])
@@ -208,11 +239,11 @@ def test_mutant_sorted_children_is_caught():
 
 def test_mutant_residual_is_p_is_caught(monkeypatch):
     monkeypatch.setattr(verify_module, "_residual", lambda p, q, x: p)
-    assert distance(by_chain(3, task(4), 2), reference(3, task(4))) > 1e-3
+    assert distance(by_model(3, task(4), 2), reference(3, task(4))) > 1e-3
 
 
 def test_mutant_raw_q_is_caught(monkeypatch):
-    honest = ChainDraft.propose
+    honest = ModelDraft.propose
 
     def raw(self, tokens, budget):
         draft = honest(self, tokens, budget)
@@ -221,19 +252,19 @@ def test_mutant_raw_q_is_caught(monkeypatch):
             probs=None if draft.probs is None else draft.probs.sqrt() / draft.probs.sqrt().sum(-1, True),
         )
 
-    monkeypatch.setattr(ChainDraft, "propose", raw)
-    assert distance(by_chain(3, task(4), 2), reference(3, task(4))) > 1e-3
+    monkeypatch.setattr(ModelDraft, "propose", raw)
+    assert distance(by_model(3, task(4), 2), reference(3, task(4))) > 1e-3
 
 
 def test_mutant_dropped_weak_token_is_caught(monkeypatch):
-    honest = ChainDraft.propose
+    honest = ModelDraft.propose
 
     def timid(self, tokens, budget):
         draft = honest(self, tokens, budget)
         return draft if min(draft.confidence, default=1) > 0.3 else Draft()
 
-    monkeypatch.setattr(ChainDraft, "propose", timid)
-    assert distance(by_chain(3, task(4), 2), reference(3, task(4))) > 1e-3
+    monkeypatch.setattr(ModelDraft, "propose", timid)
+    assert distance(by_model(3, task(4), 2), reference(3, task(4))) > 1e-3
 
 
 def test_mutant_reused_uniform_is_caught(monkeypatch):
@@ -242,4 +273,53 @@ def test_mutant_reused_uniform_is_caught(monkeypatch):
         return self.number
 
     monkeypatch.setattr(Script, "uniform", once)
-    assert distance(by_chain(3, task(4), 2), reference(3, task(4))) > 1e-3
+    assert distance(by_model(3, task(4), 2), reference(3, task(4))) > 1e-3
+
+
+def test_mutant_second_child_tested_as_if_it_were_the_first_is_caught(monkeypatch):
+    monkeypatch.setattr(verify_module, "without", lambda q, x: q)
+    assert distance(by_model(5, task(4), 2, BROAD), reference(5, task(4))) > 1e-3
+
+
+def test_mutant_shape_that_follows_the_draws_is_caught(monkeypatch):
+    honest = ModelDraft._drawn
+
+    def pruned(self, tokens, budget):
+        draft = honest(self, tokens, budget)
+        kept = max(range(len(draft.tokens)), key=lambda i: draft.confidence[i])
+        if draft.parents[kept] != -1:
+            return draft
+        return Draft(
+            (draft.tokens[kept],), (-1,), (Origin.DRAFT,), draft.probs[kept : kept + 1], (draft.confidence[kept],)
+        )
+
+    monkeypatch.setattr(ModelDraft, "_drawn", pruned)
+    assert distance(by_model(5, task(4), 2, BROAD), reference(5, task(4))) > 1e-3
+
+
+def test_mutant_staged_draft_that_hands_up_guesses_as_draws_is_caught(monkeypatch):
+    def gullible(draft, logits, sampling, rng):
+        path, at = [], -1
+        while draft.children(at):
+            at = draft.children(at)[0]
+            path.append(at)
+        token = rng.choose(distribution(logits[at + 1][None], sampling)[0])
+        return verify_module.Verdict(tuple(path), {}, token)
+
+    monkeypatch.setattr(draft_model_module, "verify", gullible)
+    job = task(4, prompt=(0, 1, 0, 1, 0))
+    assert distance(by_model(3, job, 3, STAGED), reference(3, job)) > 1e-3
+
+
+def test_mutant_penalty_that_a_rejected_token_leaves_behind_is_caught(monkeypatch):
+    from specdemo.engine import decode as decode_module
+
+    honest = decode_module.penalised
+
+    def smeared(logits, text, paths, penalty):
+        return honest(logits, text, [sum(paths, ())] * len(paths), penalty)
+
+    monkeypatch.setattr(decode_module, "penalised", smeared)
+    sampling = Sampling(temperature=0.7, repetition_penalty=1.8)
+    job = replace(task(4, prompt=(0, 1)), sampling=sampling)
+    assert distance(by_model(3, job, 2, sampling=sampling), reference(3, job)) > 1e-3

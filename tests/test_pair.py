@@ -19,7 +19,7 @@ from specdemo.engine.sampling import Randomness
 from specdemo.models import embedded
 from specdemo.models.load import LoadError, load, resolve_dtype
 from specdemo.models.pairs import PAIRS, Pair
-from specdemo.request import RaceRequest
+from specdemo.request import RaceRequest, RequestError
 from specdemo.run import Run, load_for
 from specdemo.ui.texts import EXAMPLES
 
@@ -60,16 +60,68 @@ def reference():
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("mode", ["tree", "ngram", "chain"])
-def test_greedy_float32_is_identical(mode, length, reference, cut_draft):
+@pytest.mark.parametrize(
+    ("mode", "by"),
+    [(mode, "head") for mode in ("tree", "ngram", "chain", "auto")]
+    + [(mode, "draft model") for mode in ("chain", "tree", "staged", "auto")],
+)
+def test_greedy_float32_is_identical(mode, by, length, reference, cut_draft):
     speculated = 0
     for prompt, expected in reference.items():
-        asked = request(prompt, mode=mode, draft=cut_draft if mode == "chain" else None, draft_length=length)
+        asked = request(prompt, mode=mode, draft=cut_draft if by == "draft model" else None, draft_length=length)
         run = Run(asked, load_for(asked), Event())
         steps = list(run.paths["speculative"])
         assert [token.id for step in steps for token in step.tokens] == expected, prompt
         speculated += sum(len(step.nodes) for step in steps)
     assert speculated > 0
+
+
+def test_a_penalty_a_stop_string_and_exactness_hold_for_both_paths_and_are_recorded():
+    asked = request(
+        "Count from one to ten in words.", repetition_penalty=1.1, stop=["three"], exact=True, max_new_tokens=60
+    )
+    run = Run(asked, load_for(asked), Event())
+    for _ in run:
+        pass
+    result = run.result()
+    assert result["lossless"]["verdict"] == "identical"
+    assert result["plain"]["text"].count("three") == 1 and result["plain"]["text"].rstrip().endswith("three")
+    assert [str(tally.finish) for tally in run.tallies.values()] == ["stop", "stop"]
+    assert run.trace.settings["repetition_penalty"] == 1.1
+
+
+def test_draft_then_score_returns_the_drafts_text_and_calls_it_lossy(cut_draft):
+    asked = request("Name the days of the week.", mode="draft-then-score", draft=cut_draft)
+    run = Run(asked, load_for(asked), Event())
+    for _ in run:
+        pass
+    result = run.result()
+    assert result["lossless"]["verdict"] == "lossy"
+    assert result["speculative"]["origins"]["unverified"] == result["speculative"]["tokens"]
+    assert result["speculative"]["text"] != result["plain"]["text"]
+    assert result["speculative"]["score"] < result["plain"]["score"]
+
+
+@pytest.mark.parametrize("mode", ["staged", "draft-then-score"])
+def test_a_mode_whose_draft_the_pair_lacks_is_refused_with_what_it_needs(mode):
+    with pytest.raises(RequestError, match=f"mode: {mode} needs a draft model"):
+        Run(request("x", mode=mode), load_for(request("x")), Event())
+
+
+def test_what_passes_cost_is_measured_once_and_kept(monkeypatch, tmp_path):
+    from specdemo.models import costs as module
+
+    monkeypatch.setattr(module.embedded, "home", lambda: tmp_path)
+    loaded = load_for(request("x"))
+    found = module.costs(loaded)
+    assert len(found.verify) == 17 and list(found.verify) == sorted(found.verify)
+    monkeypatch.setattr(module, "measure", lambda loaded: pytest.fail("measured again"))
+    assert module.costs(loaded) == found
+    (file,) = (tmp_path / "costs").iterdir()
+    for broken in ("", "[]", '{"verify": [0]}', '{"verify": "abc"}', '{"verify": [null]}'):
+        file.write_text(broken)
+        monkeypatch.setattr(module, "measure", lambda loaded: found)
+        assert module.costs(loaded) == found, broken
 
 
 def test_a_race_records_a_trace_with_the_same_figures_and_texts(tmp_path):

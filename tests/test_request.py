@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from specdemo.config import Limits, Settings
 from specdemo.request import RaceRequest, RequestError, checked
-from specdemo.ui.race_tab import FIELDS, RaceTab
+from specdemo.ui.fields import fields
+from specdemo.ui.race_tab import RaceTab
 
 LIMITS = Limits(max_prompt_characters=100, max_new_tokens=64, max_draft_length=8)
 
@@ -20,7 +21,7 @@ LIMITS = Limits(max_prompt_characters=100, max_new_tokens=64, max_draft_length=8
         ({"prompt": "x" * 101}, "prompt: has 101 characters, at most 100"),
         ({"prompt": 5}, "prompt: Input should be a valid string"),
         ({"prompt": None}, "prompt: "),
-        ({"mode": "magic"}, "mode: Input should be 'tree', 'ngram' or 'chain'"),
+        ({"mode": "magic"}, "mode: Input should be 'tree', 'staged', 'ngram', 'chain', 'auto' or 'draft-then-score'"),
         ({"dtype": "fp8"}, "dtype: "),
         ({"pair": "other"}, "pair: there is no 'other'; choose one of embedded"),
         ({"max_new_tokens": 65}, "max_new_tokens: 65 is more than the 64 allowed"),
@@ -33,6 +34,15 @@ LIMITS = Limits(max_prompt_characters=100, max_new_tokens=64, max_draft_length=8
         ({"top_p": 0}, "top_p: "),
         ({"top_p": 1.5}, "top_p: "),
         ({"top_k": -1}, "top_k: "),
+        ({"repetition_penalty": 0}, "repetition_penalty: "),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty: "),
+        ({"stop": [""]}, "stop.0: "),
+        ({"stop": ["a"] * 9}, "stop: "),
+        ({"stop": 3}, "stop: "),
+        ({"quantization": "int3"}, "quantization: "),
+        ({"quantize": "draft"}, "quantize: "),
+        ({"double_quantization": True}, "double_quantization: only nf4"),
+        ({"exact": "very"}, "exact: "),
         ({"seed": -1}, "seed: "),
         ({"seed": 2**63}, "seed: "),
         ({"colour": "red"}, "colour: Extra inputs are not permitted"),
@@ -58,8 +68,15 @@ def test_whatever_comes_in_is_a_request_or_a_refusal(sent):
         assert request.max_new_tokens <= 64 and request.draft_length <= 8 and request.prompt.strip()
 
 
-def test_the_page_sends_every_field_but_the_draft():
-    assert set(FIELDS) == RaceRequest.model_fields.keys() - {"draft"}
+def test_stop_strings_may_come_as_lines_of_a_text_or_one_by_one():
+    for sent, expected in [("a\n\nb c", ("a", "b c")), (["a", "\n\n"], ("a", "\n\n")), ("", ()), (None, ())]:
+        assert checked(Limits(), ["embedded"], prompt="x", stop=sent).stop == expected
+
+
+def test_the_page_sends_every_field_but_models_of_ones_own():
+    with gr.Blocks():
+        found = fields(Settings(), own_draft=False)
+    assert {"prompt", *found} == RaceRequest.model_fields.keys() - {"target", "draft"}
 
 
 def test_the_shipped_configuration_is_valid_and_its_defaults_keep_its_limits():

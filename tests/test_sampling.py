@@ -11,7 +11,8 @@ from tiny import Table, model
 from specdemo.engine import sampling as sampling_module
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
-from specdemo.engine.drafters import ChainDraft, NgramDraft
+from specdemo.engine.draft_model import ModelDraft
+from specdemo.engine.drafters import NgramDraft
 from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.sampling import Randomness, distribution, log_probs
 from specdemo.engine.types import Sampling, Task
@@ -83,7 +84,7 @@ def test_joint_frequencies_of_two_tokens_fit_the_target(kind):
             steps = plain(target, job, rng)
         else:
             drafter = (
-                ChainDraft(Table(3, 2), 3, 3, settings_, rng)
+                ModelDraft(Table(3, 2), 3, 3, settings_, rng)
                 if kind == "chain"
                 else NgramDraft(NgramModel(NgramTable()))
             )
@@ -116,7 +117,7 @@ def _joint(prompt, settings_):
 def test_sampling_on_a_real_architecture_draws_only_what_the_cuts_leave():
     target, cuts = model("gemma2"), Sampling(1.0, top_k=2)
     job = Task((3, 4, 5), 12, sampling=cuts)
-    draft = ChainDraft(CachedModel(model("gemma2", seed=1)), 32, 32, cuts, Randomness(3, CPU))
+    draft = ModelDraft(CachedModel(model("gemma2", seed=1)), 32, 32, cuts, Randomness(3, CPU))
     ids = [3, 4, 5]
     for step in speculative(CachedModel(target), draft, job, 3, Randomness(3, CPU)):
         for token in step.tokens:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from specdemo.models import embedded
-from specdemo.text import TextStream, decode, encode
+from specdemo.text import Stops, TextStream, decode, encode
 
 pytestmark = pytest.mark.model
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -54,3 +54,22 @@ def test_a_chat_turn_has_its_special_tokens_once(tokenizer):
 def test_half_a_surrogate_pair_is_refused_with_its_place(tokenizer):
     with pytest.raises(ValueError, match="character 2 is half of a pair"):
         encode(tokenizer, "ab\ud83d", chat=True)
+
+
+def test_an_answer_ends_with_the_token_that_completes_its_first_stop_string(tokenizer):
+    ids = tokenizer("one two\n\nthree four five").input_ids
+    for strings, expected in [(["\n\n"], "one two\n\n"), (["five", "ee f"], "one two\n\nthree f"), (["six"], None)]:
+        stops = Stops(tokenizer, strings)
+        ends = {
+            block: next(
+                (e for n in range(block, len(ids) + block, block) if (e := stops(ids[:n], min(block, n)))), None
+            )
+            for block in (1, 3, len(ids))
+        }
+        assert len(set(ends.values())) == 1  # whatever the size of a block
+        end = ends[1]
+        if expected is None:
+            assert end is None
+        else:
+            assert tokenizer.decode(ids[:end]).startswith(expected)
+            assert not any(string in tokenizer.decode(ids[: end - 1]) for string in strings)

@@ -46,6 +46,7 @@ class Table:
     def __init__(self, vocabulary: int, seed: int) -> None:
         self.vocabulary, self.seed = vocabulary, seed
         self.ids: list[int] = []
+        self.branches: list[tuple[int, ...]] = []  # rows since the last keep(), each the ids from there to it
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -55,12 +56,17 @@ class Table:
         return torch.tensor([byte / 160 for byte in digest[: self.vocabulary]], dtype=torch.float64)
 
     def forward(self, tokens, parents=None, keep_logits=None):
-        start, paths = tuple(self.ids), []
+        assert parents is not None or not self.branches
+        trunk = tuple(self.ids[: len(self.ids) - len(self.branches)])
+        rows = []
         for i, token in enumerate(tokens):
+            before = self.branches if parents is not None else rows
             parent = i - 1 if parents is None else parents[i]
-            paths.append((*(start if parent < 0 else paths[parent]), token))
+            rows.append((*(before[parent] if parent >= 0 else ()), token))
+            if parents is not None:
+                self.branches.append(rows[-1])
         self.ids += tokens
-        return torch.stack([self.logits(path) for path in paths])[-(keep_logits or len(paths)) :]
+        return torch.stack([self.logits(trunk + row) for row in rows])[-(keep_logits or len(rows)) :]
 
     def prefill(self, tokens):
         if tokens:
@@ -69,4 +75,4 @@ class Table:
     def keep(self, length: int, path=()) -> None:
         kept = [*self.ids[:length], *(self.ids[length + row] for row in path)]
         assert len(kept) == length + len(path)
-        self.ids = kept
+        self.ids, self.branches = kept, []

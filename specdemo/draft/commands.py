@@ -135,7 +135,7 @@ def eval(
         Path, typer.Argument(exists=True, dir_okay=False, help=".jsonl with id, kind and prompt in each line.")
     ],
     modes: Annotated[
-        str, typer.Option(help="Of ngram, head, tree, chain; of transformers lookup:N, assisted:N.")
+        str, typer.Option(help="Of ngram, head, tree, chain, staged, auto; of transformers lookup:N, assisted:N.")
     ] = "ngram,head,tree",
     draft: Annotated[str | None, typer.Option(help="Draft model, for chain and assisted.", show_default=False)] = None,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.")] = 96,
@@ -151,16 +151,16 @@ def eval(
 
     from specdemo import device
     from specdemo.draft.evaluate import DRAFTERS, PLAIN, Row, evaluate, summaries
+    from specdemo.measure.machine import machine
     from specdemo.models.load import load, resolve_dtype
     from specdemo.models.pairs import PAIRS
-    from specdemo.run import machine
 
     chosen = inputs.prompts(prompts, "id", "kind", "prompt")[::every]
     named, budgets = modes.split(","), inputs.numbers(nodes, "--nodes")
     for mode in named:
         if mode not in DRAFTERS and not re.fullmatch("(lookup|assisted):[1-9][0-9]*", mode):
             raise typer.BadParameter(f"{mode!r} is none of {', '.join(DRAFTERS)}, lookup:N, assisted:N")
-        if draft is None and (mode == "chain" or mode.startswith("assisted")):
+        if draft is None and (mode == "staged" or mode.startswith("assisted")):
             raise typer.BadParameter(f"{mode} needs --draft; make one with `draft export`")
     loaded = load(replace(PAIRS["embedded"], draft=draft), resolve_dtype(dtype, device.pick()))  # type: ignore[arg-type]
     runs = len(chosen) * (1 + sum(1 if ":" in mode else len(budgets) for mode in named))

@@ -5,7 +5,7 @@ Every prompt is answered once plainly and once in every mode, in one run, each b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from time import perf_counter
@@ -13,16 +13,18 @@ from typing import Any
 
 import torch
 
+from specdemo import modes
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import NOTHING, plain, speculative, synchronize
-from specdemo.engine.drafters import ChainDraft, Drafter, NgramDraft
+from specdemo.engine.drafters import Drafter
 from specdemo.engine.head import HeadDraft
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.race import timed
 from specdemo.engine.sampling import Randomness
-from specdemo.engine.types import Outcome, Sampling, Step, Task
+from specdemo.engine.types import Outcome, Step, Task
 from specdemo.measure.metrics import Tally
 from specdemo.models.load import Loaded
+from specdemo.modes import Build
 from specdemo.text import encode
 
 PLAIN = "plain"
@@ -44,30 +46,15 @@ class Row:
     ids: tuple[int, ...]
 
 
-def _ngram(loaded: Loaded, target: CachedModel) -> Drafter:
-    return NgramDraft(NgramModel(loaded.ngram))
+def _head_alone(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
+    return HeadDraft(CachedModel(loaded.head, keep_states=True), target, NgramModel(loaded.ngram), alone=True)
 
 
-def _head(loaded: Loaded, target: CachedModel, **options: Any) -> Drafter:
-    return HeadDraft(CachedModel(loaded.head, keep_states=True), target, NgramModel(loaded.ngram), **options)
-
-
-def _chain(loaded: Loaded, target: CachedModel) -> Drafter:
-    assert loaded.draft is not None, "a chain needs --draft"
-    rng = Randomness(0, target.device)
-    return ChainDraft(CachedModel(loaded.draft), loaded.vocabulary, loaded.shared, Sampling(), rng)
-
-
-DRAFTERS: dict[str, Callable[[Loaded, CachedModel], Drafter]] = {
-    "ngram": _ngram,
-    "head": lambda loaded, target: _head(loaded, target, alone=True),
-    "tree": _head,
-    "chain": _chain,
-}
+DRAFTERS: dict[str, Build] = {str(mode): build for mode, build in modes.DRAFTERS.items()} | {"head": _head_alone}
 
 
 def evaluate(
-    loaded: Loaded, prompts: Sequence[dict[str, str]], modes: Sequence[str], tokens: int, budgets: Sequence[int]
+    loaded: Loaded, prompts: Sequence[dict[str, str]], named: Sequence[str], tokens: int, budgets: Sequence[int]
 ) -> Iterator[Row]:
     """Rows for every prompt ({id, kind, prompt}), the plain one first, then each mode with each node budget.
 
@@ -78,7 +65,7 @@ def evaluate(
         task = Task(tuple(encode(loaded.tokenizer, prompt["prompt"], chat=True)), tokens, loaded.eos)
         rng = Randomness(0, loaded.target.device)
         yield _row(prompt, PLAIN, loaded, plain(CachedModel(loaded.target), task, rng))
-        for mode in modes:
+        for mode in named:
             peer, _, count = mode.partition(":")
             if peer == "lookup":
                 yield _generate(prompt, mode, loaded, task, prompt_lookup_num_tokens=int(count))
@@ -87,8 +74,8 @@ def evaluate(
                 yield _generate(prompt, mode, loaded, task, assistant_model=_assistant(loaded, int(count)))
                 continue
             for budget in budgets:
-                target = CachedModel(loaded.target, keep_states=mode in ("head", "tree"))
-                path = speculative(target, DRAFTERS[mode](loaded, target), task, budget, rng)
+                target = CachedModel(loaded.target)
+                path = speculative(target, DRAFTERS[mode](loaded, target, task, rng), task, budget, rng)
                 yield _row(prompt, f"{mode}:{budget}", loaded, path)
 
 

@@ -93,12 +93,19 @@ class CachedModel:
         self.context: int = self.config.max_position_embeddings  # tokens
         self.window: int | None = getattr(self.config, "sliding_window", None)  # tokens
         self.device: torch.device = model.device
-        self._states = Buffer() if keep_states else None
+        self._states: Buffer | None = None
+        if keep_states:
+            self.keep_states()
         self._branches: list[int] = []  # parents of the tree's rows that were appended since the last keep()
 
     def __len__(self) -> int:
         """Filled positions."""
         return self.layers[0].get_seq_length()
+
+    def keep_states(self) -> None:
+        """From now on keep the last hidden state of every position too; nothing may be cached yet."""
+        assert len(self) == 0, "states of what is cached already are lost"
+        self._states = self._states or Buffer()
 
     @property
     def states(self) -> torch.Tensor:
@@ -127,8 +134,8 @@ class CachedModel:
         """Append `tokens` (N ids) and return the logits [keep_logits or N, V] of the last positions.
 
         parents: a token tree behind what keep() left. parents[i] is the row of the token before tokens[i], counted
-        from there over all calls, -1 the last kept position; None is a chain. Each token sees what was kept and its
-        own ancestors, as if no other branch were there.
+        from there over all calls, -1 the last kept position; None is a chain, each token behind the one before it.
+        Each token sees what was kept and its own ancestors, as if no other branch were there.
         features [N, D]: a second input, for a model that takes one.
         Raises ValueError when the context would overflow; the cache is then unchanged.
         """
@@ -152,11 +159,14 @@ class CachedModel:
     def _tree(self, parents: Sequence[int]) -> dict[str, Any]:
         """Positions [1, N] and attention mask [1, 1, N, T + N] of N further rows of a tree behind T cached positions.
 
-        A mask of one's own replaces a sliding window, so the window is written into it.
+        A mask of one's own replaces a sliding window, so the window is written into it. A tree without a branch so far
+        needs neither: a model's own mask for a chain is faster.
         Source: Miao et al. 2024 (SpecInfer), section 4.2, tree attention.
         """
         trunk = len(self) - len(self._branches)
         self._branches += parents
+        if self._branches == list(range(-1, len(self._branches) - 1)):
+            return {}
         rows, depth = len(self._branches), [0] * len(self._branches)
         ancestors = torch.eye(rows, dtype=torch.bool)
         for i, parent in enumerate(self._branches):

@@ -4,7 +4,7 @@ They know ids only, not text; they know nothing of the other path, of clocks bey
 reads them. After every step that commits tokens the target's cache holds all tokens but the last.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -12,11 +12,12 @@ import torch
 
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.drafters import Draft, Drafter
-from specdemo.engine.sampling import Randomness, log_probs
-from specdemo.engine.types import Finish, Node, Origin, Outcome, Step, Task, Token
-from specdemo.engine.verify import Verdict, verify
+from specdemo.engine.sampling import Randomness, log_probs, margins, penalised
+from specdemo.engine.types import RECHECKED, Finish, Node, Origin, Outcome, Step, Task, Token
+from specdemo.engine.verify import Verdict, certain, verify
 
 NOTHING = Draft()
+AGAIN = Draft(note=RECHECKED)
 
 
 @torch.inference_mode()
@@ -27,10 +28,11 @@ def plain(target: CachedModel, task: Task, rng: Randomness) -> Iterator[Step]:
     watch = Stopwatch(target.device)
     ids = list(task.prompt)
     # 1. Prefill.
-    logits = yield from _prefill(target, task, watch)
+    logits = yield from prefill(target, task, watch)
     while True:
         # 2. Choose one token.
-        step = _commit(NOTHING, verify(NOTHING, logits, task.sampling, rng), logits, ids, task)
+        decided = penalised(logits, ids, [()], task.sampling.repetition_penalty)
+        step = _commit(NOTHING, verify(NOTHING, decided, task.sampling, rng), logits, decided, ids, task)
         yield watch.stamped(step, target.cache_bytes)
         if step.finish:
             return
@@ -55,14 +57,17 @@ def speculative(
     watch = Stopwatch(target.device)
     ids = list(task.prompt)
     # 1. Prefill of every model involved.
-    logits = yield from _prefill(target, task, watch)
+    logits = yield from prefill(target, task, watch)
     drafter.begin(task.prompt)
     watch.lap("draft")
     draft = NOTHING
     while True:
         # 2. Accept and commit.
-        verdict, start = verify(draft, logits, task.sampling, rng), len(ids) - 1
-        step = _commit(draft, verdict, logits, ids, task)
+        decided = penalised(logits, ids, [(), *draft.paths()], task.sampling.repetition_penalty)
+        verdict, start = verify(draft, decided, task.sampling, rng), len(ids) - 1
+        if draft.tokens and task.recheck and task.sampling.greedy:
+            verdict = certain(verdict, decided, task.recheck)
+        step = _commit(draft, verdict, logits, decided, ids, task)
         # 3. Keep the accepted path and roll the rest back: the cache holds all tokens but the last.
         target.keep(start, [0, *(i + 1 for i in verdict.path)][: len(ids) - 1 - start])
         yield watch.stamped(step, target.cache_bytes + drafter.cache_bytes)
@@ -72,14 +77,17 @@ def speculative(
         watch.start()
         left = task.max_new_tokens - (len(ids) - len(task.prompt))
         room = min(draft_length, left - 1, target.context - len(ids))
-        draft = drafter.propose(ids, room) if room > 0 else NOTHING
+        if verdict.token is None:
+            draft = AGAIN
+        else:
+            draft = drafter.propose(ids, room) if room > 0 else NOTHING
         watch.lap("draft")
         # 5. Target pass over the last token and the draft.
-        logits = target.forward([ids[-1], *draft.tokens], draft.tree)
+        logits = target.forward([ids[-1], *draft.tokens], draft.rows if draft.tokens else None)
         watch.lap("verify")
 
 
-def _prefill(target: CachedModel, task: Task, watch: "Stopwatch") -> Generator[Step, None, torch.Tensor]:
+def prefill(target: CachedModel, task: Task, watch: "Stopwatch") -> Generator[Step, None, torch.Tensor]:
     """Read the prompt; yields an empty step for every chunk but the last, returns the last logits [1, V]."""
     watch.start()
     chunks = target.prefill(task.prompt)
@@ -92,34 +100,50 @@ def _prefill(target: CachedModel, task: Task, watch: "Stopwatch") -> Generator[S
         watch.start()
 
 
-def _commit(draft: Draft, verdict: Verdict, logits: torch.Tensor, ids: list[int], task: Task) -> Step:
-    """Append what was accepted and the target's own token to `ids`, cut at the first end-of-text id or at the limit.
+def _commit(
+    draft: Draft, verdict: Verdict, logits: torch.Tensor, decided: torch.Tensor, ids: list[int], task: Task
+) -> Step:
+    """Append what was accepted and the target's own token to `ids`, cut where the answer ends.
 
-    Sets each token's origin, here and nowhere else. logits [N + 1, V].
+    Sets each token's origin, here and nowhere else. logits [N + 1, V]: the target's; decided: with penalties.
     """
-    chosen = [*(draft.tokens[i] for i in verdict.path), verdict.token]
-    origins = [*(draft.origins[i] for i in verdict.path), Origin.TARGET]
-    rows = [0, *(i + 1 for i in verdict.path)]
-    room = task.max_new_tokens - (len(ids) - len(task.prompt))
-    end = next((i + 1 for i, token in enumerate(chosen) if token in task.eos), None)
-    kept = min(len(chosen) if end is None else end, room)
-    finish = Finish.EOS if kept == end else Finish.LENGTH if kept == room else None
+    chosen = [draft.tokens[i] for i in verdict.path]
+    origins = [draft.origins[i] for i in verdict.path]
+    if verdict.token is not None:
+        chosen.append(verdict.token)
+        origins.append(Origin.TARGET)
+    kept, finish = end_of_answer([*ids[len(task.prompt) :], *chosen], len(chosen), task)
+    rows = [0, *(i + 1 for i in verdict.path)][:kept]
     ids += chosen[:kept]
-    tokens = tuple(map(Token, chosen[:kept], origins, *_scores(logits[rows[:kept]], chosen[:kept])))
+    tokens = tuple(map(Token, chosen[:kept], origins, *scores(logits[rows], decided[rows], chosen[:kept])))
     return Step(tokens, _nodes(draft, verdict, kept), finish=finish, note=draft.note)
 
 
-def _scores(logits: torch.Tensor, chosen: list[int]) -> tuple[list[float], list[float]]:
-    """Log-probability of each chosen id under its row of logits [N, V], and each row's top-2 logit margin."""
-    top = logits.topk(min(2, logits.shape[-1]), dim=-1).values.double()
-    return log_probs(logits, chosen).tolist(), (top[:, 0] - top[:, -1]).tolist()
+def end_of_answer(answer: Sequence[int], new: int, task: Task) -> tuple[int, Finish | None]:
+    """How many of the `new` ids at the end of `answer` are kept, and why it ends there: the reason that comes first."""
+    before = len(answer) - new
+    ends = [(task.max_new_tokens, Finish.LENGTH)]
+    ends += [(i + 1, Finish.EOS) for i in range(before, len(answer)) if answer[i] in task.eos][:1]
+    stop = task.stop(answer, new) if task.stop and new else None
+    if stop is not None:
+        ends.append((stop, Finish.STOP))
+    end, finish = min(ends, key=lambda end: (end[0], ORDER.index(end[1])))
+    return (end - before, finish) if end <= len(answer) else (new, None)
+
+
+ORDER = (Finish.EOS, Finish.STOP, Finish.LENGTH)  # what counts where two reasons meet at one token
+
+
+def scores(logits: torch.Tensor, decided: torch.Tensor, chosen: list[int]) -> tuple[list[float], list[float]]:
+    """Log-probability of each chosen id under its row of logits [N, V], and each decision's top-2 margin."""
+    return log_probs(logits, chosen).tolist(), margins(decided).tolist()
 
 
 def _nodes(draft: Draft, verdict: Verdict, kept: int) -> tuple[Node, ...]:
     """What was drafted and what became of it. A node behind the cut of an answer's end counts as never tested."""
     accepted = set(verdict.path[:kept])
     tested = list(verdict.tested)
-    if kept <= len(verdict.path):
+    if 0 < kept <= len(verdict.path):
         tested = tested[: tested.index(verdict.path[kept - 1]) + 1]
     p = {i: verdict.tested[i] for i in tested}
     return tuple(

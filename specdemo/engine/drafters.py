@@ -1,20 +1,19 @@
-"""Who proposes tokens. A drafter is one class here and one row in `run.MODES`.
+"""What a drafter proposes, and the drafter that needs no model. Each drafter is one class and one row in `run.MODES`.
 
-A drafter sees the committed ids and returns new nodes only. It never decides what is accepted.
+A drafter sees the committed ids and returns new nodes only. It never decides what is accepted. The others: a draft
+model in draft_model.py, a feature head in head.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from specdemo.engine.cache import CachedModel
 from specdemo.engine.ngram import NgramModel
-from specdemo.engine.sampling import Randomness, distribution
-from specdemo.engine.types import Origin, Sampling
+from specdemo.engine.types import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +42,30 @@ class Draft:
         """Nodes whose parent is `node` (-1: the last committed token), in the order of drawing."""
         return [i for i, parent in enumerate(self.parents) if parent == node]
 
+    def first(self, count: int) -> "Draft":
+        """The first `count` nodes alone. Not for nodes that were drawn: dropping those biases the answer."""
+        assert self.probs is None, "a drawn node must be verified"
+        kept = (self.tokens[:count], self.parents[:count], self.origins[:count])
+        return Draft(*kept, None, self.confidence[:count], self.note)
+
     @property
-    def tree(self) -> list[int] | None:
-        """Parents as `CachedModel.forward` takes them when the last committed token goes first; None for a chain."""
-        if self.parents == tuple(range(-1, len(self.parents) - 1)):
-            return None
+    def rows(self) -> list[int]:
+        """Parents as `CachedModel.forward` takes them when the last committed token goes first."""
         return [-1, *(parent + 1 for parent in self.parents)]
+
+    def paths(self) -> list[tuple[int, ...]]:
+        """Of each node the ids from the last committed token to it, its own included."""
+        found: list[tuple[int, ...]] = []
+        for token, parent in zip(self.tokens, self.parents, strict=True):
+            found.append((*(found[parent] if parent >= 0 else ()), token))
+        return found
+
+    def reach(self) -> list[float]:
+        """Of each node the probability that all drafted tokens down to it are accepted, as the drafter sees it."""
+        found: list[float] = []
+        for parent, p in zip(self.parents, self.confidence, strict=True):
+            found.append((found[parent] if parent >= 0 else 1.0) * (p or 0.0))
+        return found
 
     @staticmethod
     def chain(
@@ -68,7 +85,16 @@ class Draft:
 
 
 class Drafter(Protocol):
-    """begin() reads the prompt (its cost is part of TTFT); propose() returns at most `budget` nodes."""
+    """begin() reads the prompt (its cost is part of TTFT); propose() returns at most `budget` nodes.
+
+    models, table_bytes: what it holds in memory beside the target; cache_bytes: what it holds of this text.
+    """
+
+    @property
+    def models(self) -> Sequence[Any]: ...
+
+    @property
+    def table_bytes(self) -> int: ...
 
     def begin(self, prompt: Sequence[int]) -> None: ...
 
@@ -116,11 +142,16 @@ def grow(context: tuple[int, ...], expand: Expand, budget: int, floor: float = F
 class NgramDraft:
     """Proposes the tree that an n-gram model holds most probable. It costs next to nothing and has no cache."""
 
+    models = ()
     cache_bytes = 0
 
     def __init__(self, model: NgramModel, floor: float = FLOOR) -> None:
         self.model = model
         self.floor = floor
+
+    @property
+    def table_bytes(self) -> int:
+        return self.model.table.nbytes
 
     def begin(self, prompt: Sequence[int]) -> None:
         self.model.begin()
@@ -132,71 +163,3 @@ class NgramDraft:
 
     def _expand(self, node: int, context: tuple[int, ...]) -> Iterable[tuple[int, float, Origin]]:
         return ((id, p, Origin.NGRAM) for id, p in self.model.next(context, BRANCHES))
-
-
-class ChainDraft:
-    """A smaller causal language model that drafts a chain, token by token, with a cache of its own.
-
-    vocabulary: the target's logit width V. A draft whose logits are narrower or wider by padding is cut to
-    `shared`, the ids that both tokenizers know, so that a padding id is never drafted. An id that only the target
-    knows is read as the last shared one: that costs acceptance, never exactness.
-    Past the draft's own context it proposes nothing and says so.
-    """
-
-    def __init__(self, model: CachedModel, vocabulary: int, shared: int, sampling: Sampling, rng: Randomness) -> None:
-        self.model = model
-        self.vocabulary = vocabulary
-        self.shared = shared
-        self.sampling = sampling
-        self.rng = rng
-        self._cached: list[int] = []
-
-    @property
-    def cache_bytes(self) -> int:
-        return self.model.cache_bytes
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self.model.keep(0)
-        self._cached = []
-        # The last token is left for the first proposal, which needs its logits.
-        if len(prompt) <= self.model.context:
-            self._cached = self._known(prompt[:-1])
-            for _ in self.model.prefill(self._cached):
-                pass
-
-    def propose(self, tokens: Sequence[int], budget: int) -> Draft:
-        budget = min(budget, self.model.context - len(tokens))
-        if budget <= 0:
-            return Draft(note=f"past the draft's context of {self.model.context} tokens")
-        tokens = self._known(tokens)
-        self._forget_rejected(tokens)
-        fresh = tokens[len(self._cached) :]
-        drafted: list[int] = []
-        confidence: list[float | None] = []
-        rows: list[torch.Tensor] = []
-        for _ in range(budget):
-            logits = self.model.forward(fresh, keep_logits=1)[:, : self.shared]
-            self._cached += fresh
-            if self.sampling.greedy:
-                q = distribution(logits, Sampling(temperature=1))[0]
-                token = int(logits.argmax())
-            else:
-                q = distribution(logits, self.sampling)[0]
-                q = torch.nn.functional.pad(q, (0, self.vocabulary - self.shared))
-                token = self.rng.choose(q)
-                rows.append(q)
-            confidence.append(float(q[token]))
-            drafted.append(token)
-            fresh = [token]
-        return Draft.chain(drafted, Origin.DRAFT, torch.stack(rows) if rows else None, confidence)
-
-    def _known(self, tokens: Sequence[int]) -> list[int]:
-        return [min(token, self.shared - 1) for token in tokens]
-
-    def _forget_rejected(self, tokens: Sequence[int]) -> None:
-        """Roll the cache back to what is still true; at least the last token is left to be fed again."""
-        agreed = min(len(self._cached), len(tokens) - 1)
-        # Only the tail can differ: what was drafted last and not accepted.
-        start = next((i for i in range(agreed) if self._cached[i] != tokens[i]), agreed)
-        self.model.keep(start)
-        del self._cached[start:]

@@ -117,8 +117,8 @@ class HeadDraft:
     """Proposes the tree that the head, mixed with an n-gram model, holds most probable.
 
     The head runs once per depth over the most probable nodes; behind those that it did not look at, the n-gram model
-    goes on alone. target: the cached target of the same path, which keeps its states; head: keeps its states as well.
-    alone: the head drafts without the n-gram model.
+    goes on alone. target: the cached target of the same path, still empty: it is told to keep its states.
+    alone: the head drafts without the n-gram model. branches: children of a node; 1 makes it a chain.
     """
 
     def __init__(
@@ -128,13 +128,24 @@ class HeadDraft:
         ngram: NgramModel,
         floor: float = FLOOR,
         alone: bool = False,
+        branches: int = BRANCHES,
     ) -> None:
         self.head = head
         self.target = target
+        target.keep_states()
         self.ngram = ngram
         self.floor = floor
         self.alone = alone
+        self.branches = branches
         self._ids: list[int] = head.model.ids.tolist()
+
+    @property
+    def models(self) -> tuple[FeatureHead]:
+        return (self.head.model,)
+
+    @property
+    def table_bytes(self) -> int:
+        return 0 if self.alone else self.ngram.table.nbytes
 
     @property
     def cache_bytes(self) -> int:
@@ -160,7 +171,7 @@ class HeadDraft:
         def expand(_node: int, context: tuple[int, ...]) -> Iterable[tuple[int, float, Origin]]:
             found = known.get(context[start:])
             if found is None:
-                return ((id, p, Origin.NGRAM) for id, p in self._next(context))
+                return ((id, p, Origin.NGRAM) for id, p in self._next(context, self.branches))
             return found
 
         return grow(context, expand, budget, self.floor)
@@ -214,7 +225,7 @@ class HeadDraft:
             )
             for id in ours | theirs
         ]
-        return sorted(mixed, key=lambda child: (-child[1], child[0]))[:BRANCHES]
+        return sorted(mixed, key=lambda child: (-child[1], child[0]))[: self.branches]
 
-    def _next(self, context: tuple[int, ...], count: int = BRANCHES) -> list[tuple[int, float]]:
+    def _next(self, context: tuple[int, ...], count: int) -> list[tuple[int, float]]:
         return self.ngram.next(context[-self.ngram.longest :], count) if not self.alone else []

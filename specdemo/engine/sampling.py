@@ -13,6 +13,24 @@ from specdemo.engine.types import Sampling
 _CANDIDATES = 512  # top-p first looks at so many; a full sort of the vocabulary can cost more than a small model
 
 
+def penalised(
+    logits: torch.Tensor, text: Sequence[int], paths: Sequence[Sequence[int]], penalty: float
+) -> torch.Tensor:
+    """Make ids that have occurred less probable: logits [N, V], row i behind `text` and paths[i], its own ancestors.
+
+    A drafted token counts for the nodes behind it only, so a rejected one leaves no trace. Positive logits are divided
+    by `penalty`, negative ones multiplied. Source: Keskar et al. 2019 (CTRL), section 4.1; the sign rule is that of
+    transformers.
+    """
+    if penalty == 1:
+        return logits
+    common = {id for id in text if id < logits.shape[-1]}
+    pairs = [(row, id) for row, path in enumerate(paths) for id in common.union(path)]
+    at = torch.tensor(pairs, device=logits.device).T
+    found = logits[at[0], at[1]]
+    return logits.index_put((at[0], at[1]), torch.where(found > 0, found / penalty, found * penalty))
+
+
 def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """The distribution that tokens are drawn from: temperature, then top-k, then top-p.
 
@@ -48,6 +66,12 @@ def log_probs(logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
     """Natural log of the probability of tokens[i] under logits[i], temperature 1; [N, V] -> [N]."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return logits[torch.arange(len(tokens)), list(tokens)] - logits.logsumexp(-1)
+
+
+def margins(logits: torch.Tensor) -> torch.Tensor:
+    """The best logit minus the second best of each row, [N, V] -> [N]; 0 for a vocabulary of one."""
+    top = logits.topk(min(2, logits.shape[-1]), dim=-1).values.double()
+    return top[:, 0] - top[:, -1]
 
 
 class Randomness:

@@ -4,6 +4,7 @@ Nothing here imports torch. A recorded run is these values written down, so figu
 are computed from the same objects whether a model ran a moment ago or a year ago.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
@@ -15,6 +16,7 @@ class Origin(StrEnum):
     TARGET = "target"
     DRAFT = "draft"
     NGRAM = "ngram"
+    UNVERIFIED = "unverified"  # the draft's, in an answer that the target only scored
 
 
 class Outcome(StrEnum):
@@ -30,6 +32,10 @@ class Finish(StrEnum):
 
     EOS = "eos"
     LENGTH = "length"
+    STOP = "stop"  # a stop string
+
+
+RECHECKED = "a near-tie, decided again in a pass of its own"  # the note of such a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class Token:
     """One committed token.
 
     logprob: natural log of the target's probability of `id` at its prefix, temperature 1, nothing cut off.
-    margin: the target's best logit minus its second best at that prefix (logits have no unit).
+    margin: the target's best logit minus its second best at that prefix (logits have no unit), after any penalty.
     """
 
     id: int
@@ -66,7 +72,7 @@ class Node:
 class Step:
     """One target forward pass and what it committed.
 
-    A chunk of a long prompt's prefill commits nothing; it has no tokens and is not counted as a step.
+    A chunk of a long prompt's prefill has neither tokens nor nodes and is not counted as a step.
 
     draft_s, verify_s: own-clock seconds spent drafting, and in the target's forward pass.
     seconds: own-clock seconds of the whole step, stamped by `race.timed`; the rest of it is "other".
@@ -89,7 +95,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is drawn. temperature 0 is greedy; top_k 0 and top_p 1 switch those cuts off.
+    """How a token is drawn. temperature 0 is greedy; top_k 0, top_p 1 and repetition_penalty 1 switch those off.
 
     Raises ValueError with a message that says what to change.
     """
@@ -97,6 +103,7 @@ class Sampling:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         if not (isfinite(self.temperature) and self.temperature >= 0):
@@ -105,6 +112,8 @@ class Sampling:
             raise ValueError(f"top_k must be 0 (off) or more, not {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1 (off), not {self.top_p}")
+        if not (isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise ValueError(f"repetition_penalty must be above 0, 1 is off, not {self.repetition_penalty}")
 
     @property
     def greedy(self) -> bool:
@@ -116,6 +125,9 @@ class Task:
     """What both paths are asked to do; the same object goes to both.
 
     prompt: token ids, at least one. eos: ids that end the answer. seed: of this path's own random source.
+    stop: told the answer's ids and how many of them are new; returns after how many ids it is over, None if it is not.
+    recheck: a greedy decision of a pass over several tokens whose margin is below this (logits) is taken again in a
+    pass over one, as plain decoding takes it: both kernels round differently. 0 is off.
     Raises ValueError for an empty prompt or a negative number of tokens.
     """
 
@@ -124,6 +136,8 @@ class Task:
     eos: frozenset[int] = frozenset()
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 42
+    stop: Callable[[Sequence[int], int], int | None] | None = None
+    recheck: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.prompt:

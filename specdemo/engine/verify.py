@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from specdemo.engine.drafters import Draft
-from specdemo.engine.sampling import Randomness, distribution, log_probs
+from specdemo.engine.sampling import Randomness, distribution, log_probs, margins
 from specdemo.engine.types import Sampling
 
 
@@ -20,11 +20,11 @@ from specdemo.engine.types import Sampling
 class Verdict:
     """path: accepted nodes from the root down. tested: nodes that reached a test, in order, each with the target's
     probability of it. token: the target's own correction (a node was rejected) or bonus (none was), at the end of
-    the path."""
+    the path; None if it is still to be decided."""
 
     path: tuple[int, ...]
     tested: dict[int, float]
-    token: int
+    token: int | None
 
 
 def verify(draft: Draft, logits: torch.Tensor, sampling: Sampling, rng: Randomness) -> Verdict:
@@ -36,6 +36,18 @@ def verify(draft: Draft, logits: torch.Tensor, sampling: Sampling, rng: Randomne
     if sampling.greedy:
         return _verify_greedy(draft, logits)
     return _verify_sampling(draft, distribution(logits, sampling), rng)
+
+
+def certain(verdict: Verdict, logits: torch.Tensor, margin: float) -> Verdict:
+    """The part of a greedy verdict before its first decision with a top-2 margin below `margin`; logits [N + 1, V]."""
+    rows = [0, *(i + 1 for i in verdict.path)]
+    doubtful = (margins(logits[rows]) < margin).tolist()
+    if not any(doubtful):
+        return verdict
+    path = verdict.path[: doubtful.index(True)]
+    tested = list(verdict.tested)
+    known = tested[: tested.index(path[-1]) + 1] if path else []
+    return Verdict(path, {i: verdict.tested[i] for i in known}, None)
 
 
 def _verify_greedy(draft: Draft, logits: torch.Tensor) -> Verdict:
@@ -83,7 +95,7 @@ def _verify_sampling(draft: Draft, p: torch.Tensor, rng: Randomness) -> Verdict:
                 at = child
                 break
             rest = _residual(rest, q, x)
-            q = None if q is None else _without(q, x)
+            q = None if q is None else without(q, x)
         else:
             return Verdict(tuple(path), tested, rng.choose(rest))
 
@@ -95,7 +107,7 @@ def _residual(p: torch.Tensor, q: torch.Tensor | None, x: int) -> torch.Tensor:
     return rest / total if total > 0 else p
 
 
-def _without(q: torch.Tensor, x: int) -> torch.Tensor:
+def without(q: torch.Tensor, x: int) -> torch.Tensor:
     """q [V] given that x was not drawn."""
     rest = _zeroed(q, x)
     total = rest.sum()

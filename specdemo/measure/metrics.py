@@ -7,7 +7,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specdemo.engine.types import Origin, Outcome, Step, Token
+from specdemo.engine.types import RECHECKED, Origin, Outcome, Step, Token
 
 # What each figure means, in the words shown beside it.
 DEFINITIONS = {
@@ -34,6 +34,7 @@ class Tally:
     drafted: int = 0
     tested: int = 0
     accepted: int = 0
+    rechecked: int = 0
     latency_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
@@ -50,13 +51,14 @@ class Tally:
         self.verify_s += step.verify_s
         self.cache_bytes = step.cache_bytes
         self.finish = step.finish or self.finish
-        if not step.tokens:  # part of a prefill
+        if not step.tokens and not step.nodes:  # part of a prefill
             return
         if self.ttft_s is None:
             self.ttft_s = self.latency_s
             self._first = len(step.tokens)
         self.steps += 1
         self.drafted += len(step.nodes)
+        self.rechecked += step.note == RECHECKED
         self.tested += sum(node.outcome is not Outcome.UNTESTED for node in step.nodes)
         self.accepted += sum(node.outcome is Outcome.ACCEPTED for node in step.nodes)
         self.committed += step.tokens
@@ -72,13 +74,16 @@ class Tally:
 
     @property
     def origins(self) -> dict[Origin, int]:
-        return {origin: sum(token.origin is origin for token in self.committed) for origin in Origin}
+        """Committed tokens by origin; "unverified" only where there are any."""
+        counts = {origin: sum(token.origin is origin for token in self.committed) for origin in Origin}
+        return {origin: count for origin, count in counts.items() if count or origin is not Origin.UNVERIFIED}
 
     @property
     def decode_tokens_per_s(self) -> float | None:
-        if self.ttft_s is None or self.tokens == self._first:
+        after_first = self.latency_s - (self.ttft_s or 0.0)
+        if self.tokens == self._first or after_first == 0:
             return None
-        return (self.tokens - self._first) / (self.latency_s - self.ttft_s)
+        return (self.tokens - self._first) / after_first
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -107,9 +112,8 @@ class Tally:
 def speed_up(plain: Tally, speculative: Tally) -> float | None:
     """Plain latency over speculative latency at the same number of tokens: what the shorter answer has so far."""
     tokens = min(plain.tokens, speculative.tokens)
-    if tokens == 0:
-        return None
-    return plain.latency_at(tokens) / speculative.latency_at(tokens)
+    latency = speculative.latency_at(tokens) if tokens else 0
+    return plain.latency_at(tokens) / latency if latency else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +122,18 @@ class Lossless:
 
     "identical": all ids are equal. "diverged": `position` is the first index that differs and `margin` the target's
     top-2 logit gap there on the plain path. "same distribution": sampling, where the texts may differ.
-    "incomplete": equal as far as both got, but a path did not finish.
+    "incomplete": equal as far as both got, but a path did not finish. "lossy": the target did not verify the answer.
     """
 
-    verdict: Literal["identical", "diverged", "same distribution", "incomplete"]
+    verdict: Literal["identical", "diverged", "same distribution", "incomplete", "lossy"]
     position: int | None = None
     margin: float | None = None
 
 
 def lossless(plain: Tally, speculative: Tally, greedy: bool) -> Lossless:
     """Compare two answers to the same task."""
+    if speculative.origins.get(Origin.UNVERIFIED):
+        return Lossless("lossy")
     if not greedy:
         return Lossless("same distribution")
     for position, (ours, theirs) in enumerate(zip(plain.committed, speculative.committed, strict=False)):

@@ -46,6 +46,8 @@ def sentence(verdict: Lossless, dtype: str) -> str:
             return "Identical: both paths committed the same token ids."
         case "same distribution":
             return "Same distribution: both paths sample from the target's own; their texts may differ."
+        case "lossy":
+            return "Lossy: this is the draft's own text. The target only scored it; it did not verify a single token."
         case "incomplete":
             return "Identical as far as both paths got."
     near = verdict.margin is not None and verdict.margin <= NEAR_TIE.get(dtype, 0.0)

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from specdemo import device
 from specdemo.config import Dtype
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.head import FeatureHead, read_head
 from specdemo.engine.ngram import NgramTable
-from specdemo.models import embedded, kernels
+from specdemo.models import embedded, kernels, placement
+from specdemo.models.files import LoadError, read_config, read_tokenizer
 from specdemo.models.pairs import Pair
-from specdemo.request import RequestError
+from specdemo.models.preflight import DTYPES, Candidate, Report, examine
+from specdemo.models.quantize import Quantization
 
-# The loaders below are told trust_remote_code=False: left unsaid, transformers asks on the terminal and may hear a yes.
 transformers_logging.disable_progress_bar()  # a page or a JSON line is what the terminal is for
-
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-
-
-class LoadError(RequestError):
-    """The pair cannot be used; the message says why and what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +41,7 @@ class Loaded:
     dtype: Dtype
     eos: frozenset[int]
     shared: int
+    quantization: Quantization
 
     @property
     def vocabulary(self) -> int:
@@ -78,51 +74,85 @@ def resolve_dtype(dtype: Dtype, on: torch.device) -> Dtype:
 
 
 @lru_cache(maxsize=2)
-def load(pair: Pair, dtype: Dtype) -> Loaded:
+def load(pair: Pair, dtype: Dtype, quantization: Quantization | None = None) -> Loaded:
     """Load a pair, or return it if it is one of the two used last. dtype: "bf16" or "fp32", already resolved.
 
-    Raises LoadError if the draft's tokenizer is not the target's, or files are missing or broken.
+    Raises LoadError with the preflight's reason, before any weights are read or fetched, if the pair cannot work
+    here; and if weights are missing or broken.
     """
-    tokenizer, target = _model(pair.target, dtype)
-    draft = None
-    shared = len(tokenizer)
-    if pair.draft is not None:
-        draft_tokenizer, draft = _model(pair.draft, dtype)
-        shared = _shared_ids(tokenizer, draft_tokenizer, draft)
+    quantization = quantization or Quantization()
+    report, candidates = _examined(pair, dtype, quantization)
+    target = _model(candidates[0], report, quantization)
+    draft = _model(candidates[1], report, quantization, beside=target) if pair.draft is not None else None
+    tokenizer = candidates[0].tokenizer
     ngram = NgramTable.read(pair.ngram) if pair.ngram else NgramTable()
     head = read_head(pair.head, target) if pair.head else None
     if head is not None:
         kernels.pack(head)
         _warm(head, features=True)
-    return Loaded(pair, target, draft, head, ngram, tokenizer, dtype, _eos(target, tokenizer), shared)
+    eos = _eos(target, tokenizer)
+    return Loaded(pair, target, draft, head, ngram, tokenizer, dtype, eos, report.shared, quantization)
 
 
-def _model(name: str, dtype: Dtype) -> tuple[Tokenizer, PreTrainedModel]:
-    tokenizer, model = tokenizer_of(name), unpacked(name, dtype)
-    model.to(device.pick())  # type: ignore[arg-type]
+def _examined(pair: Pair, dtype: Dtype, quantization: Quantization) -> tuple[Report, list[Candidate]]:
+    report, candidates = examine(pair, dtype, quantization)
+    if report.refusal is not None and report.needed and load.cache_info().currsize:
+        load.cache_clear()  # the pairs used last are what fills the memory
+        gc.collect()
+        report, candidates = examine(pair, dtype, quantization)
+    if report.refusal is not None:
+        raise LoadError(report.refusal)
+    return report, candidates
+
+
+def _model(
+    candidate: Candidate, report: Report, quantization: Quantization, beside: PreTrainedModel | None = None
+) -> PreTrainedModel:
+    """One model of a pair on its device, ready to decode; beside: the target, for a draft."""
+    needed = report.needed_by("target" if beside is None else "draft")
+    try:
+        where = placement.place(
+            candidate.skeleton,
+            DTYPES[report.dtype],
+            needed,
+            placement.free(),
+            prefer=None if beside is None else beside.device.index,
+        )
+    except LoadError as error:
+        raise LoadError(f"cannot load {candidate.name!r}: {error}") from error
+    model = unpacked(candidate.name, report.dtype, quantization if candidate.quantized else None, where)
     kernels.pack(model)
     _warm(model)
-    return tokenizer, model
+    return model
 
 
 def tokenizer_of(name: str) -> Tokenizer:
     """The tokenizer of a model id, a directory or "embedded". Raises LoadError."""
-    try:
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(_source(name), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise LoadError(f"cannot load {name!r}: {str(error).splitlines()[0]}") from error
-    return tokenizer
+    return read_tokenizer(name)
 
 
-def unpacked(name: str, dtype: Dtype = "fp32") -> PreTrainedModel:
-    """The model of an id, a directory or "embedded" as transformers loads it, on the CPU. Raises LoadError."""
-    source = _source(name)
+def unpacked(
+    name: str,
+    dtype: Dtype = "fp32",
+    quantization: Quantization | None = None,
+    where: placement.Map | None = None,
+) -> PreTrainedModel:
+    """The model of an id, a directory or "embedded" as transformers loads it, on the CPU if `where` does not say.
+
+    Raises LoadError.
+    """
+    config = read_config(name)
+    # Softcapped attention scores exist in the eager kernel only; elsewhere transformers' own choice is best.
+    attention = "eager" if getattr(config.get_text_config(), "attn_logit_softcapping", None) else None
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        # Softcapped attention scores exist in the eager kernel only; elsewhere transformers' own choice is best.
-        attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            source, dtype=DTYPES[dtype], attn_implementation=attention, config=config, trust_remote_code=False
+            _source(name),
+            trust_remote_code=False,
+            dtype=DTYPES[dtype],
+            attn_implementation=attention,
+            config=config,
+            device_map=where,
+            quantization_config=quantization.config(DTYPES[dtype]) if quantization else None,
         )
     except (OSError, ValueError) as error:
         raise LoadError(f"cannot load {name!r}: {str(error).splitlines()[0]}") from error
@@ -147,21 +177,3 @@ def _warm(model: PreTrainedModel | FeatureHead, features: bool = False) -> None:
 def _eos(model: PreTrainedModel, tokenizer: Tokenizer) -> frozenset[int]:
     ids = model.generation_config.eos_token_id if model.generation_config else tokenizer.eos_token_id
     return frozenset([ids] if isinstance(ids, int) else ids or [])
-
-
-def _shared_ids(target: Tokenizer, draft: Tokenizer, model: PreTrainedModel) -> int:
-    """Compare two vocabularies by their token strings; equal sizes prove nothing.
-
-    Returns how many leading ids mean the same in both. Raises LoadError and names the first id that does not,
-    unless the difference is only that one of the two ends earlier.
-    """
-    ours = {id: token for token, id in target.get_vocab().items()}
-    theirs = {id: token for token, id in draft.get_vocab().items()}
-    shared = min(max(ours) + 1, max(theirs) + 1, model.config.get_text_config().vocab_size)
-    for id in range(shared):
-        if ours.get(id) != theirs.get(id):
-            raise LoadError(
-                f"the draft's tokenizer is not the target's: id {id} is {theirs.get(id)!r} in the draft and "
-                f"{ours.get(id)!r} in the target; choose a draft of the same model family"
-            )
-    return shared

@@ -11,7 +11,10 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 import gradio as gr  # noqa: E402
 
 from specdemo.config import Settings  # noqa: E402
+from specdemo.measure.trace import MAX_BYTES  # noqa: E402
+from specdemo.ui.links import opened  # noqa: E402
 from specdemo.ui.race_tab import RaceTab  # noqa: E402
+from specdemo.ui.replay_tab import ReplayTab  # noqa: E402
 from specdemo.ui.show import Play, play  # noqa: E402
 from specdemo.ui.texts import text  # noqa: E402
 from specdemo.ui.warmup import Warmup  # noqa: E402
@@ -30,8 +33,18 @@ def build(settings: Settings, draft: str | None = None, lent: Play | None = None
     warmup = Warmup(settings.defaults.pair, settings.defaults.dtype, draft, fetch_only=lent is not None)
     with gr.Blocks(title=text("title"), delete_cache=HOUSEKEEPING, analytics_enabled=False) as page:
         gr.Markdown(f"# {text('title')}\n{text('subtitle')}")
-        with gr.Tabs(), gr.Tab(text("race"), id="race"):
-            RaceTab(settings, warmup, draft, lent or play).build()
+        race, replay = RaceTab(settings, warmup, draft, lent or play), ReplayTab()
+        with gr.Tabs() as tabs:
+            with gr.Tab(text("race"), id="race"):
+                race.build()
+            with gr.Tab(text("replay"), id="replay"):
+                replay.build()
+
+        def on_load(request: gr.Request) -> list[Any]:
+            return opened(request, settings, race.fields)
+
+        preset = [tabs, replay.link, race.theatre, *race.fields.values()]
+        page.load(on_load, None, preset, show_progress="hidden", api_visibility="private")
     page.queue(max_size=settings.queue.max_size, default_concurrency_limit=1)
     # Gradio looks into its queue a thousand times a second, on the interpreter's lock that the engine needs as well:
     # measured at 15% of a path's speed on two cores.
@@ -68,6 +81,7 @@ def serving(host: str, port: int) -> dict[str, Any]:
         "server_name": host,
         "server_port": port,
         "theme": theme(),
+        "max_file_size": MAX_BYTES,
         "show_error": False,
         "ssr_mode": False,
         "run_history": False,

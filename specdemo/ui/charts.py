@@ -14,6 +14,7 @@ import pandas as pd
 
 from specdemo.engine.types import Step
 from specdemo.measure.metrics import Tally
+from specdemo.measure.trace import Trace
 from specdemo.ui.texts import text
 
 MB = 1e6
@@ -48,8 +49,8 @@ CHARTS = [
 ]
 
 
-def plots() -> list[gr.LinePlot]:
-    """The chart components, empty, in two rows."""
+def plots(owner: str = "") -> list[gr.LinePlot]:
+    """The chart components, empty, in two rows. owner: a prefix of their ids on the page."""
     made = []
     for pair in (CHARTS[:2], CHARTS[2:]):
         with gr.Row():
@@ -67,7 +68,7 @@ def plots() -> list[gr.LinePlot]:
                         color_map=chart.colors,
                         y_lim=[0, None],
                         height=240,
-                        elem_id=chart.key,
+                        elem_id=owner + chart.key,
                         buttons=[],
                     )
                 )
@@ -82,12 +83,13 @@ def blank() -> list[pd.DataFrame]:
 class Curves:
     """The rows of the charts of one race, appended as steps arrive.
 
-    weights: bytes by series. tokens: how many a path will commit at most, which sets how many steps share a point.
+    trace: of the race; how many tokens a path may commit sets how many steps share a point.
     """
 
-    def __init__(self, weights: dict[str, int], tokens: int) -> None:
-        self._weights = weights
-        self._every = -(-tokens // POINTS)
+    def __init__(self, trace: Trace) -> None:
+        models = trace.models
+        self._weights = {"series_target": models["target_weight_bytes"], "series_draft": models["draft_weight_bytes"]}
+        self._every = -(-trace.settings["max_new_tokens"] // POINTS)
         self._rows: dict[str, list[Row]] = {chart.key: [] for chart in CHARTS}
         self._seen = {"plain": 0, "speculative": 0}
         self._caches = {"plain": 0, "speculative": 0}

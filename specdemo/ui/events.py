@@ -3,35 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-from specdemo.config import Mode
-from specdemo.engine.types import Origin, Step
+from specdemo.config import SCORE, Mode
+from specdemo.engine.types import Finish, Origin, Step
 from specdemo.measure.metrics import DEFINITIONS, Tally
+from specdemo.measure.recording import Recording
 from specdemo.measure.scoreboard import rows, sentence
+from specdemo.measure.trace import Trace
 from specdemo.ui.texts import text
 
-if TYPE_CHECKING:
-    from specdemo.run import Run
-
 Event = dict[str, Any]
+ABOUT = 500  # characters of a prompt or name in a replay's head
 
 
 def opening(mode: object) -> Event:
     """What the stage shows before anything ran: titles, legend and an empty scoreboard. mode: as asked, unchecked."""
+    origins = [origin for origin in Origin if (origin is Origin.UNVERIFIED) == (mode == SCORE)]
     by = f" · {text(f'mode_{mode}')}" if mode in get_args(Mode) else ""
     return {
         "labels": {"plain": text("plain"), "speculative": text("speculative") + by},
-        "legend": {str(origin): text(f"by_{origin}") for origin in Origin},
+        "legend": {str(origin): text(f"by_{origin}") for origin in origins},
         "scoreboard": [
             {"key": row.key, "label": row.label, "definition": DEFINITIONS[row.key]} for row in rows(Tally(), Tally())
         ],
-        "strings": {"finish_eos": text("finish_eos"), "finish_length": text("finish_length")},
+        "strings": {f"finish_{finish}": text(f"finish_{finish}") for finish in Finish},
     }
 
 
 def start(mode: object) -> Event:
     return {"e": "start", **opening(mode)}
+
+
+def restart(trace: Trace) -> Event:
+    """The start of a replay, which says what was recorded, with what, and where."""
+    event = start(trace.settings["mode"])
+    event["strings"]["running"] = text("recorded")
+    return event | {"about": _about(trace)}
+
+
+def _about(trace: Trace) -> list[dict[str, str]]:
+    settings, machine = trace.settings, trace.machine
+    sampled = [f"{text(name)} {settings[name]:g}" for name in ("temperature", "top_p", "top_k")] + [
+        f"{text('seed')} {settings['seed']}"
+    ]
+    how = [
+        trace.models["pair"],
+        settings["dtype"],
+        *(sampled if settings["temperature"] else [text("greedy")]),
+        f"{text('draft_length')} {settings['draft_length']}",
+    ]
+    where = [machine.get("accelerator"), machine.get("processor")]
+    if machine.get("threads") is not None:
+        where.append(f"{machine['threads']} {text('threads')}")
+    where += [f"{name} {machine[name]}" for name in ("torch", "specdemo") if machine.get(name) is not None]
+    values = {
+        "prompt": settings["prompt"],
+        "recorded_with": " · ".join(how),
+        "recorded_on": " · ".join(str(part) for part in where if part is not None),
+    }
+    return [{"name": text(key), "value": shorten(value, ABOUT)} for key, value in values.items() if value]
+
+
+def shorten(words: str, most: int) -> str:
+    """The words, cut where they are more than `most` characters."""
+    return words if len(words) <= most else words[: most - 1] + "…"
 
 
 def status(words: str) -> Event:
@@ -42,10 +78,10 @@ def error(words: str) -> Event:
     return {"e": "error", "text": words}
 
 
-def step(run: Run, name: str, taken: Step) -> Event:
-    """One step as it was committed; call it right after `run` yielded it."""
-    tally, pieces = run.tallies[name], run.trace.pieces[name]
-    tokens = zip(pieces[len(pieces) - len(taken.tokens) :], taken.tokens, strict=True)
+def step(recording: Recording, name: str, taken: Step) -> Event:
+    """One step as it was committed; call it right after `recording` took it."""
+    tally = recording.tallies[name]
+    tokens = zip(recording.pieces(name, taken), taken.tokens, strict=True)
     return {
         "e": "step",
         "side": name,
@@ -57,7 +93,7 @@ def step(run: Run, name: str, taken: Step) -> Event:
         "tokens": [{"text": piece, "origin": token.origin, "logprob": token.logprob} for piece, token in tokens],
         "nodes": [
             {
-                "text": run.trace.vocabulary[node.id],
+                "text": recording.trace.vocabulary[node.id],
                 "origin": node.origin,
                 "parent": node.parent,
                 "p": node.p,
@@ -78,27 +114,27 @@ def figures(tallies: Mapping[str, Tally]) -> Event:
     return {"e": "figures", "values": values}
 
 
-def closing(run: Run) -> list[Event]:
+def closing(recording: Recording) -> list[Event]:
     """Last figures, the losslessness verdict, and one sentence that sums the race up."""
-    finish = {name: str(tally.finish or "cancelled") for name, tally in run.tallies.items()}
-    if not any(tally.tokens for tally in run.tallies.values()):
+    finish = {name: str(tally.finish or "cancelled") for name, tally in recording.tallies.items()}
+    if not any(tally.tokens for tally in recording.tallies.values()):
         return [status(text("stopped_early")), {"e": "end", "finish": finish, "text": text("stopped_early")}]
-    verdict = run.lossless
-    words = sentence(verdict, run.loaded.dtype)
+    verdict = recording.lossless
+    words = sentence(verdict, recording.trace.settings["dtype"])
     return [
-        figures(run.tallies),
+        figures(recording.tallies),
         {"e": "verdict", "kind": verdict.verdict, "text": words},
         status(text("done")),
-        {"e": "end", "finish": finish, "text": f"{_summary(run)} {words}"},
+        {"e": "end", "finish": finish, "text": f"{_summary(recording)} {words}"},
     ]
 
 
-def _summary(run: Run) -> str:
-    ratio = run.speed_up
+def _summary(recording: Recording) -> str:
+    ratio = recording.speed_up
     if ratio is None:
         return text("stopped")
-    per_step = run.tallies["speculative"].tokens_per_step
-    stopped = text("stopped") + " " if any(tally.finish is None for tally in run.tallies.values()) else ""
+    per_step = recording.tallies["speculative"].tokens_per_step
+    stopped = text("stopped") + " " if any(tally.finish is None for tally in recording.tallies.values()) else ""
     if ratio >= 1:
         return f"{stopped}Speculative decoding was {ratio:.2f} times as fast here, {per_step:.2f} tokens per step."
     return (

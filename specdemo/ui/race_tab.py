@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import mkdtemp
 from threading import Event as Flag
 from time import monotonic
-from typing import Any, get_args
+from typing import Any
 
 import gradio as gr
 
-from specdemo.config import Mode, Settings
-from specdemo.models.pairs import PAIRS
+from specdemo.config import Settings
 from specdemo.ui import events
 from specdemo.ui.charts import CHARTS, blank, plots
+from specdemo.ui.fields import Fields, fields
+from specdemo.ui.saving import saved
 from specdemo.ui.show import Play, Show, play
 from specdemo.ui.stage import line, stage
 from specdemo.ui.texts import EXAMPLES, text
@@ -36,24 +34,15 @@ class RaceTab:
         self.warmup = warmup
         self.draft = draft
         self.play = play
+        self.fields: Fields = {}  # by name, once built
         self._running: dict[str, Flag] = {}  # by browser session: how Stop reaches the race of its own page
-
-    def modes(self) -> list[tuple[str, str]]:
-        """The modes that some served pair can run, as (words, name)."""
-        pairs = [PAIRS[name] for name in self.settings.pairs]
-        can = {
-            "tree": any(pair.head for pair in pairs),
-            "ngram": True,
-            "chain": self.draft is not None or any(pair.draft for pair in pairs),
-        }
-        return [(text(f"mode_{name}"), name) for name in get_args(Mode) if can[name]]
 
     def show(self, **values: Any) -> Show:
         return Show(values, self.settings, self.warmup, self.draft, self.play)
 
     def on_page(self, request: gr.Request, *values: Any) -> Iterator[list[Any]]:
         """Yields the outputs of the page: the stage's log, the charts, the button that saves the trace."""
-        show = self.show(**dict(zip(FIELDS, values, strict=True)))
+        show = self.show(**dict(zip(self.fields, values, strict=True)))
         visitor = str(request.session_hash)
         self._running[visitor] = show.cancelled
         log, drawn = "", monotonic()
@@ -75,16 +64,10 @@ class RaceTab:
 
     def _parting(self, show: Show) -> Iterator[list[Any]]:
         """The last frame: whole charts, and the trace as a file, which Gradio copies while it is yielded."""
-        from specdemo.measure.trace import write
-
         assert show.run and show.curves
-        folder = Path(mkdtemp())
-        try:
-            write(show.run.trace, folder / "race.json")
-            button = gr.DownloadButton(value=folder / "race.json", interactive=True)
+        with saved(show.run.trace) as file:
+            button = gr.DownloadButton(value=file, interactive=True)
             yield [gr.skip(), *show.curves.frames(), button, gr.skip()]
-        finally:
-            shutil.rmtree(folder)
 
     def on_stop(self, request: gr.Request) -> bool:
         """Ask this page's race to end. Returns whether it has none under way, so that only the queue can hold one."""
@@ -98,11 +81,17 @@ class RaceTab:
         prompt: str,
         mode: str = "tree",
         dtype: str = "auto",
+        quantization: str = "none",
+        quantize: str = "target",
+        double_quantization: bool = False,
         draft_length: int = 8,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         top_p: float = 1.0,
         top_k: int = 0,
+        repetition_penalty: float = 1.0,
+        stop: list[str] | None = None,
+        exact: bool = False,
         seed: int = 42,
         chat_template: bool = True,
         pair: str = "embedded",
@@ -125,11 +114,17 @@ class RaceTab:
         prompt: str,
         mode: str = "tree",
         dtype: str = "auto",
+        quantization: str = "none",
+        quantize: str = "target",
+        double_quantization: bool = False,
         draft_length: int = 8,
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         top_p: float = 1.0,
         top_k: int = 0,
+        repetition_penalty: float = 1.0,
+        stop: list[str] | None = None,
+        exact: bool = False,
         seed: int = 42,
         chat_template: bool = True,
         pair: str = "embedded",
@@ -145,7 +140,6 @@ class RaceTab:
 
     def build(self) -> None:
         """Lay the tab out; call it inside gr.Blocks."""
-        defaults, limits = self.settings.defaults, self.settings.limits
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
                 prompt = gr.Textbox(
@@ -161,14 +155,14 @@ class RaceTab:
                 run = gr.Button(text("run"), variant="primary", size="lg", elem_id="run")
                 stop = gr.Button(text("stop"), variant="stop", size="lg", elem_id="stop")
                 save = gr.DownloadButton(text("save"), size="sm", interactive=False, elem_id="save")
-        fields = [prompt, *self._settings(defaults, limits)]
+        self.fields = {"prompt": prompt, **fields(self.settings, self.draft is not None)}
         turn = gr.HTML(elem_id="turn", padding=False)  # empty: where Gradio writes a visitor's place in the queue
-        theatre = stage(events.opening(defaults.mode), elem_id="stage")
+        self.theatre = theatre = stage(events.opening(self.settings.defaults.mode), elem_id="stage")
         charts = plots()
         started = gr.on(
             [run.click, prompt.submit],
             self.on_page,
-            fields,
+            list(self.fields.values()),
             [theatre, *charts, save, turn],
             show_progress="minimal",
             show_progress_on=[turn],
@@ -187,54 +181,8 @@ class RaceTab:
         gr.api(self.race, api_name="race", **DEVICE)
         gr.api(self.race_once, api_name="race_once", **DEVICE)
 
-    def _settings(self, defaults: Any, limits: Any) -> list[gr.components.Component]:
-        with gr.Accordion(text("settings"), open=False):
-            with gr.Row():
-                pair = gr.Dropdown(
-                    [(PAIRS[name].title, name) for name in self.settings.pairs],
-                    value=defaults.pair,
-                    label=text("pair"),
-                )
-                mode = gr.Dropdown(self.modes(), value=defaults.mode, label=text("mode"))
-                dtype = gr.Radio(
-                    ["auto", "bf16", "fp32"],
-                    value=defaults.dtype,
-                    label=text("dtype"),
-                    info=text("dtype_info"),
-                )
-            with gr.Row():
-                tokens = gr.Slider(
-                    min(16, limits.max_new_tokens // 2),
-                    limits.max_new_tokens,
-                    defaults.max_new_tokens,
-                    step=1,
-                    label=text("max_new_tokens"),
-                )
-                length = gr.Slider(
-                    1,
-                    limits.max_draft_length,
-                    defaults.draft_length,
-                    step=1,
-                    label=text("draft_length"),
-                    info=text("draft_length_info"),
-                )
-                seed = gr.Number(42, precision=0, minimum=0, label=text("seed"))
-            with gr.Row():
-                temperature = gr.Slider(0, 2, 0, step=0.05, label=text("temperature"), info=text("temperature_info"))
-                top_p = gr.Slider(0.05, 1, 1, step=0.05, label=text("top_p"), info=text("top_p_info"))
-                top_k = gr.Slider(0, 200, 0, step=1, label=text("top_k"), info=text("top_k_info"))
-                chat = gr.Checkbox(True, label=text("chat_template"), info=text("chat_template_info"))
-        return [pair, mode, dtype, tokens, length, seed, temperature, top_p, top_k, chat]
-
 
 def _is_local(request: gr.Request) -> bool:
     """Whether the page is open in a browser on this very machine."""
     host = request.client.host if request.client else ""
     return host in ("127.0.0.1", "::1", "localhost")
-
-
-# The request's fields in the order of the components above.
-FIELDS = (
-    "prompt", "pair", "mode", "dtype", "max_new_tokens", "draft_length",
-    "seed", "temperature", "top_p", "top_k", "chat_template",
-)  # fmt: skip

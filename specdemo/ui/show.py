@@ -90,9 +90,8 @@ class Show:
             yield events.closing(self.run) if self.run else [events.error(text("stopped_early"))]
         except RequestError as reason:
             yield [events.error(str(reason))]
-        except (
-            gr.Error
-        ) as reason:  # of ZeroGPU, in its words: no GPU free, or the visitor's time for the day is used up
+        except gr.Error as reason:
+            # Of ZeroGPU, in its words: no GPU is free, or the visitor's time for the day is used up.
             yield [events.error(str(reason.message))]
         except Exception:
             log.exception("a race failed")
@@ -108,10 +107,7 @@ class Show:
             if not isinstance(run, Run):
                 raise RequestError(str(run))
             self.run = run
-            self.curves = Curves(
-                {"series_target": run.target_bytes, "series_draft": run.draft_bytes},
-                request.max_new_tokens,
-            )
+            self.curves = Curves(run.trace)
             for taken in played:
                 if self.cancelled.is_set():
                     return

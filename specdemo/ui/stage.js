@@ -1,7 +1,8 @@
 // The script of the stage. Gradio calls it once per mount with (element, props, watch); stage.py puts
 // STYLE, TEXTS and stage_details.js in front of it. props.value is a log of JSON lines which only grows; "e" says what a line is:
 //
-//   idle, start  {labels, scoreboard: [{key, label, definition}], legend, strings}   clears the stage
+//   idle, start  {labels, scoreboard: [{key, label, definition}], legend, strings,
+//                 about: [{name, value}]}   clears the stage; about: what a recorded race was
 //   step         {side, i, at, seconds, draft_s, verify_s, tokens: [{text, origin, logprob}],
 //                 nodes: [{text, origin, parent, p, q, outcome}]}   times in seconds; parent: -1 or an earlier node
 //   figures      {values: {key: {plain, speculative} or {joint}}}                    ready-made strings
@@ -10,8 +11,8 @@
 // Everything is drawn with createElement and textContent: no text of a line is ever parsed as HTML.
 
 const PATHS = ["plain", "speculative"];
-const ORIGINS = ["draft", "ngram", "target"];
-const VERDICTS = { identical: "\u2713", diverged: "\u2260", "same distribution": "\u2248", incomplete: "\u2026" };
+const ORIGINS = ["draft", "ngram", "target", "unverified"];
+const VERDICTS = { identical: "\u2713", diverged: "\u2260", "same distribution": "\u2248", incomplete: "\u2026", lossy: "\u2717" };
 
 // What outlives a mount: a tab switch builds the stage anew, and the switch should stay as it was.
 const remembered = (window.specdemoStage ??= { rejected: false, mounts: 0 });
@@ -70,8 +71,9 @@ function buildPane(parent, path) {
 }
 
 function buildFrame() {
+  const about = within(root, "dl", "about");
   const bar = within(root, "div", "bar");
-  const frame = { legend: within(bar, "div", "legend"), bar };
+  const frame = { about, legend: within(bar, "div", "legend"), bar };
   const label = within(bar, "label", "switch");
   frame.rejected = within(label, "input");
   frame.rejected.type = "checkbox";
@@ -119,6 +121,7 @@ function begin(event, running) {
   const origins = ORIGINS.filter((origin) => legend[origin]);
   if (origins.length) within(frame.legend, "span", "legend-title", texts.written_by);
   for (const origin of origins) within(frame.legend, "span", `sample ${origin}`, shown(legend[origin]));
+  drawAbout(event.about ?? []);
   drawBoard(event.scoreboard ?? [], event.labels ?? {});
   say("", false);
   frame.verdict.replaceChildren();

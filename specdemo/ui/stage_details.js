@@ -33,12 +33,21 @@ function facts(step, token) {
     [texts.draft, fixed((step.draft_s ?? 0) * 1e3, 1, " ms")],
     [texts.verify, fixed((step.verify_s ?? 0) * 1e3, 1, " ms")], [texts.other, fixed(other * 1e3, 1, " ms")],
   ];
-  for (const [name, value] of rows) {
-    const pair = within(list, "div");
-    within(pair, "dt", "", name);
-    within(pair, "dd", "", shown(value));
-  }
+  for (const [name, value] of rows) fact(list, name, value);
   return list;
+}
+
+function fact(list, name, value) {
+  const pair = within(list, "div");
+  within(pair, "dt", "", shown(name));
+  within(pair, "dd", "", shown(value));
+}
+
+// What a recorded race was: its prompt, how it was recorded, and where.
+function drawAbout(pairs) {
+  frame.about.replaceChildren();
+  frame.about.hidden = !pairs.length;
+  for (const { name, value } of pairs) fact(frame.about, name, value);
 }
 
 function nodeTable(step, picked) {

@@ -1,0 +1,147 @@
+"""How much to draft, decided anew at every step from what passes cost and from what was accepted lately.
+
+The aim of a step is tokens per second: (1 + accepted) / (drafting + target pass). A tree's nodes come most probable
+first, so the best number of them is a maximum over the tree's beginnings. Nodes that were drawn are never cut after
+they were drawn: to drop one because of its own probability would change the distribution of the answer.
+Sources: Leviathan et al. 2023, section 3.3 (the ratio); Liu et al. 2024 (goodput), section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from specdemo.engine.drafters import Draft, Drafter
+
+MEMORY = 0.9  # what is known counts this much beside what has just been seen
+REST = 8  # steps until the dear drafter is tried again after it did not pay; doubled each time, up to LONGEST
+LONGEST = 64
+PLAIN = "plain decoding: what could be drafted here would cost more than it brings"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Own-clock seconds on one machine: verify[n] is a target pass over the last committed token and n drafted ones."""
+
+    verify: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.verify or min(self.verify) <= 0:
+            raise ValueError("costs need the seconds of at least one target pass, all above 0")
+
+    def step(self, nodes: int) -> float:
+        return self.verify[min(nodes, len(self.verify) - 1)]
+
+
+class Ratio:
+    """A running ratio of two sums that forget; `prior` is what it says before anything was seen."""
+
+    def __init__(self, prior: float, weight: float = 4.0) -> None:
+        self._upper, self._lower = prior * weight, weight
+
+    def learn(self, upper: float, lower: float) -> None:
+        self._upper = MEMORY * self._upper + upper
+        self._lower = MEMORY * self._lower + lower
+
+    @property
+    def value(self) -> float:
+        return self._upper / self._lower
+
+
+class AutoDraft:
+    """Chooses at every step between a drafter that costs next to nothing, one that runs a model, and neither.
+
+    free: usually an n-gram model. dear: None where the pair has no draft. draws: the dear one samples its proposals.
+    """
+
+    def __init__(self, free: Drafter, dear: Drafter | None, costs: Costs, draws: bool = False) -> None:
+        self.free, self.dear, self.costs, self.draws = free, dear, costs, draws
+        self._trust = {id(drafter): Ratio(1.0) for drafter in (free, dear)}  # accepted / expected by the drafter itself
+        self._gain = Ratio(1.0)  # tokens a step that the dear one brings beyond what the free one promised
+        self._kept = Ratio(0.7)  # of drawn nodes, accepted / tested
+        self._seconds = Ratio(0.0, 0.1)  # that the dear one takes for a proposal
+        self._per_node = Ratio(0.0, 0.1)  # and for a node of it
+        self._idle, self._patience = 0, REST  # steps since the dear one was asked, and until it is asked again
+        self._last: tuple[Drafter, Draft, float, int] | None = None
+
+    @property
+    def models(self) -> Sequence[Any]:
+        return self.dear.models if self.dear else self.free.models
+
+    @property
+    def table_bytes(self) -> int:
+        return max(drafter.table_bytes for drafter in (self.free, self.dear) if drafter)
+
+    @property
+    def cache_bytes(self) -> int:
+        return sum(drafter.cache_bytes for drafter in (self.free, self.dear) if drafter)
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._last = None
+        for drafter in (self.free, self.dear):
+            if drafter:
+                drafter.begin(prompt)
+
+    def propose(self, tokens: Sequence[int], budget: int) -> Draft:
+        self._learn(len(tokens))
+        chosen, draft = self.free, self._cut(self.free, self.free.propose(tokens, budget))
+        promised = self._expected(self.free, draft)
+        if self.dear and self._pays(promised, len(draft.tokens)):
+            began = perf_counter()
+            chosen, draft = self.dear, self.dear.propose(tokens, self._drawn(budget) if self.draws else budget)
+            seconds = perf_counter() - began
+            self._seconds.learn(seconds, 1.0)
+            self._per_node.learn(seconds, len(draft.tokens) or 1)
+            draft = self._cut(self.dear, draft)
+        self._last = chosen, draft, promised, len(tokens)
+        return draft if draft.tokens else Draft(note=draft.note or PLAIN)
+
+    def _learn(self, length: int) -> None:
+        """Compare the last proposal with what became of it: all that was committed but the target's own token."""
+        if self._last is None:
+            return
+        drafter, draft, promised, before = self._last
+        accepted = max(length - before - 1, 0)
+        self._trust[id(drafter)].learn(accepted, sum(draft.reach()))
+        if drafter is self.dear:
+            self._gain.learn(accepted - promised, 1.0)
+            self._kept.learn(accepted, min(accepted + 1, len(draft.tokens)))
+
+    def _pays(self, promised: float, nodes: int) -> bool:
+        """Whether the dear drafter is to be asked, by what it brought lately; asked all the same now and then."""
+        free = (1 + promised) / self.costs.step(nodes)
+        after = (1 + promised + self._gain.value) / (self._seconds.value + self.costs.step(nodes + 1))
+        if after > free:
+            self._idle, self._patience = 0, REST
+            return True
+        self._idle += 1
+        if self._idle < self._patience:
+            return False
+        self._idle, self._patience = 0, min(2 * self._patience, LONGEST)
+        return True
+
+    def _expected(self, drafter: Drafter, draft: Draft) -> float:
+        return self._trust[id(drafter)].value * sum(draft.reach())
+
+    def _cut(self, drafter: Drafter, draft: Draft) -> Draft:
+        """The beginning of `draft` that is worth its rows in the target's pass."""
+        if draft.probs is not None or not draft.tokens:
+            return draft
+        trust, expected = self._trust[id(drafter)].value, 1.0
+        best, count = 1 / self.costs.step(0), 0
+        for n, reach in enumerate(draft.reach(), 1):
+            expected += min(trust * reach, 1.0)
+            if expected / self.costs.step(n) > best:
+                best, count = expected / self.costs.step(n), n
+        return draft.first(count)
+
+    def _drawn(self, budget: int) -> int:
+        """How many nodes to draw: the best number for a chain whose tokens are accepted as they were lately."""
+        kept, each = min(self._kept.value, 0.99), self._per_node.value
+
+        def rate(n: int) -> float:
+            return (1 - kept ** (n + 1)) / (1 - kept) / (n * each + self.costs.step(n))
+
+        return max(range(1, budget + 1), key=rate)

@@ -1,0 +1,298 @@
+"""Whether a pair can work here, and what it takes: found out from configs and tokenizers, before a byte of weights.
+
+Every check appends findings; the first refusal is why the pair cannot be loaded. Figures are bytes, shown in GB (1e9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specdemo import device
+from specdemo.config import Dtype
+from specdemo.measure import memory
+from specdemo.models import placement, size, vocabulary
+from specdemo.models.files import LoadError, read_config, read_tokenizer
+from specdemo.models.pairs import GB, ROOM, Pair
+from specdemo.models.quantize import Quantization
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+CONTEXT = 2048  # tokens that memory is reckoned for where nobody says how many
+ATTENTION = {"full_attention", "sliding_attention"}  # kinds whose cache can be rolled back
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    REFUSAL = "refusal"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at, in one sentence. topic: a word to find it by."""
+
+    level: Level
+    topic: str
+    sentence: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found. shared: ids that both can predict, counted from 0; the target's where there is no draft.
+
+    needed, free: bytes; needed is weights and caches together, by name; free is None where it was not looked up.
+    context: tokens that the caches are reckoned for.
+    """
+
+    pair: str
+    target: str
+    draft: str | None
+    dtype: Dtype
+    quantization: str
+    context: int = 0
+    shared: int = 0
+    needed: dict[str, int] = field(default_factory=dict)
+    free: int | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def refusal(self) -> str | None:
+        """The first reason why the pair cannot work; None if it can."""
+        return next((x.sentence for x in self.findings if x.level is Level.REFUSAL), None)
+
+    def needed_by(self, model: str) -> int:
+        """Bytes of the weights and caches of "target" or "draft"."""
+        return sum(count for name, count in self.needed.items() if name.startswith(model))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"usable": self.refusal is None}
+
+    def add(self, level: Level, topic: str, sentence: str) -> None:
+        self.findings.append(Finding(level, topic, sentence))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model as its small files tell it. quantized: whether its weights will be."""
+
+    name: str
+    config: PreTrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    skeleton: PreTrainedModel
+    quantized: bool
+
+    @property
+    def width(self) -> int:
+        """Logit width."""
+        return int(self.config.get_text_config().vocab_size)
+
+    @property
+    def context(self) -> int | None:
+        """Tokens; None where the config does not say."""
+        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
+
+
+def preflight(pair: Pair, dtype: Dtype, quantization: Quantization | None = None, context: int | None = None) -> Report:
+    """Look at a pair. dtype: resolved, "bf16" or "fp32". context: tokens that caches are reckoned for.
+
+    Raises nothing that a pair could be the reason of: what is wrong with it is in the report.
+    """
+    return examine(pair, dtype, quantization or Quantization(), context)[0]
+
+
+def examine(
+    pair: Pair, dtype: Dtype, quantization: Quantization, context: int | None = None
+) -> tuple[Report, list[Candidate]]:
+    """The same with what was read of target and draft, for whoever loads them next."""
+    report = Report(pair.name, pair.target, pair.draft, dtype, str(quantization))
+    candidates: list[Candidate] = []
+    if quantization.kind != "none" and not _can_quantize(report):
+        return report, candidates
+    for name in (pair.target, pair.draft):
+        if name is not None:
+            try:
+                candidates.append(_candidate(name, dtype, quantization, target=not candidates))
+            except LoadError as error:
+                report.add(Level.REFUSAL, "files", str(error))
+    if report.refusal is not None:
+        return report, candidates
+    target, draft = candidates[0], candidates[1] if pair.draft is not None else None
+    for candidate in candidates:
+        _check_architecture(report, candidate)
+    _check_vocabulary(report, target, draft)
+    _check_contexts(report, target, draft)
+    if quantization.kind != "none":
+        _check_quantization(report, candidates, quantization)
+    if report.refusal is None:
+        report.context = min(context or CONTEXT, target.context or CONTEXT)
+        _check_memory(report, target, draft)
+    return report, candidates
+
+
+def _candidate(name: str, dtype: Dtype, quantization: Quantization, target: bool) -> Candidate:
+    config, tokenizer = read_config(name), read_tokenizer(name)
+    quantized = quantization.applies(target)
+    try:
+        model = size.skeleton(config, DTYPES[dtype], quantization if quantized else None)
+    except Exception as error:  # a class may fail on its config in any way
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise LoadError(f"cannot load {name!r}: it is no causal language model of transformers: {reason}") from error
+    return Candidate(name, config, tokenizer, model, quantized)
+
+
+def _check_architecture(report: Report, candidate: Candidate) -> None:
+    config = candidate.config.get_text_config()
+    if candidate.context is None:
+        report.add(Level.REFUSAL, "context", f"{candidate.name}: its config states no context length; choose another")
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if candidate.skeleton._is_stateful or kinds - ATTENTION:
+        what = ", ".join(sorted(kinds - ATTENTION)) or "recurrent"
+        report.add(
+            Level.REFUSAL,
+            "attention",
+            f"{candidate.name}: its {what} layers keep a state that cannot be rolled back after a rejection; "
+            "choose a model with attention layers only",
+        )
+        return
+    window = getattr(config, "sliding_window", None)
+    said = f"{candidate.name}: full attention" if not window else f"{candidate.name}: sliding windows of {window:,}"
+    if window:
+        said += " tokens; the cache keeps all positions, and masks hide what a window hides"
+    if getattr(config, "attn_logit_softcapping", None):
+        said += "; softcapped scores, computed by the eager kernel"
+    report.add(Level.OK, "attention", said)
+
+
+def _check_vocabulary(report: Report, target: Candidate, draft: Candidate | None) -> None:
+    report.shared = min(len(target.tokenizer), target.width)
+    if draft is None:
+        return
+    found = vocabulary.compare(target.tokenizer, draft.tokenizer, target.width, draft.width)
+    if found.refusal is not None:
+        report.add(Level.REFUSAL, "vocabulary", found.refusal)
+        return
+    report.shared = found.shared
+    report.add(Level.OK, "vocabulary", f"{found.shared:,} ids mean the same in both")
+    if found.special:
+        some = ", ".join(map(str, found.special[:5])) + (", ..." if len(found.special) > 5 else "")
+        report.add(
+            Level.WARNING,
+            "vocabulary",
+            f"{len(found.special)} added or unused ids differ ({some}); the target decides there, so only acceptance "
+            "suffers",
+        )
+    if target.width != draft.width:
+        report.add(
+            Level.OK,
+            "logits",
+            f"the logits are {target.width:,} (target) and {draft.width:,} (draft) wide; the difference is padding, "
+            "which is never drafted",
+        )
+    if bool(target.tokenizer.chat_template) != bool(draft.tokenizer.chat_template):
+        chat, base = (target, draft) if target.tokenizer.chat_template else (draft, target)
+        report.add(
+            Level.WARNING,
+            "chat",
+            f"{chat.name} has a chat template and {base.name} has none; they may disagree on how an answer begins",
+        )
+
+
+def _check_contexts(report: Report, target: Candidate, draft: Candidate | None) -> None:
+    if draft is None or not target.context or not draft.context:
+        return
+    if draft.context < target.context:
+        report.add(
+            Level.WARNING,
+            "context",
+            f"the draft's context is {draft.context:,} tokens, the target's {target.context:,}: past the draft's the "
+            "answer goes on without it",
+        )
+    else:
+        report.add(Level.OK, "context", f"{target.context:,} tokens (target), {draft.context:,} (draft)")
+
+
+def _can_quantize(report: Report) -> bool:
+    if find_spec("bitsandbytes") is not None:
+        return True
+    report.add(
+        Level.REFUSAL, "quantization", "bitsandbytes is not installed: `pip install bitsandbytes`, or do not quantize"
+    )
+    return False
+
+
+def _check_quantization(report: Report, candidates: list[Candidate], quantization: Quantization) -> None:
+    dtype = DTYPES[report.dtype]
+    for candidate in (x for x in candidates if x.quantized):
+        total = size.weight_bytes(candidate.skeleton, dtype)
+        if getattr(candidate.config, "quantization_config", None):
+            sentence = f"{candidate.name}: its checkpoint is quantized already; choose the unquantized one"
+            report.add(Level.REFUSAL, "quantization", sentence)
+        elif stays := size.expert_bytes(candidate.skeleton, dtype):
+            report.add(
+                Level.REFUSAL,
+                "quantization",
+                f"{candidate.name}: bitsandbytes cannot quantize experts that lie in one block: {stays / GB:.1f} of "
+                f"{total / GB:.1f} GB would stay {report.dtype}; load it unquantized, or choose another target",
+            )
+        else:
+            report.add(
+                Level.OK,
+                "quantization",
+                f"{candidate.name}: {quantization.kind}, {report.dtype} compute; embedding and output head stay "
+                f"{report.dtype}",
+            )
+    if quantization.kind == "int8":
+        sentence = "int8 singles out outliers over all tokens of a pass, so the paths can differ by more than rounding"
+        report.add(Level.WARNING, "quantization", sentence)
+    if device.pick().type == "cpu":
+        sentence = f"without a GPU {quantization.kind} saves memory, hardly time: weights are unpacked at every pass"
+        report.add(Level.WARNING, "quantization", sentence)
+
+
+def _check_memory(report: Report, target: Candidate, draft: Candidate | None) -> None:
+    """Weights, both paths' caches of the target, and the draft's cache, against what is free."""
+    dtype, on = DTYPES[report.dtype], device.pick()
+    for candidate, label, caches in ((target, "target", 2), (draft, "draft", 1)):
+        if candidate is None:
+            continue
+        weights = size.weight_bytes(candidate.skeleton, dtype)
+        if on.type == "cpu" and dtype is torch.float32:
+            weights += size.packed_copy_bytes(candidate.skeleton)
+        tokens = min(report.context, candidate.context or report.context)
+        cache = caches * size.cached_numbers(candidate.config) * tokens * dtype.itemsize
+        report.needed |= {f"{label} weights": weights, f"{label} cache": cache}
+    needed = sum(report.needed.values())
+    report.free = memory.free_bytes(on)
+    parts = ", ".join(f"{name} {count / GB:.2f}" for name, count in report.needed.items())
+    where = "GPU memory" if on.type == "cuda" else "memory"
+    takes = f"{needed / GB:.2f} GB at {report.context:,} tokens of context ({parts})"
+    if needed <= ROOM * report.free:
+        report.add(Level.OK, "memory", f"it takes {takes}; {report.free / GB:.1f} GB of {where} are free")
+        if on.type == "cuda" and not placement.fits_one(needed):
+            report.add(
+                Level.WARNING, "placement", "no single GPU holds it: the target's layers are spread over several"
+            )
+        return
+    report.add(
+        Level.REFUSAL,
+        "memory",
+        f"it does not fit: it takes {takes}, and of {report.free / GB:.1f} GB of free {where} at most "
+        f"{ROOM * report.free / GB:.1f} may be filled; {_smaller(report)}",
+    )
+
+
+def _smaller(report: Report) -> str:
+    ways = []
+    if report.dtype == "fp32":
+        ways.append("choose bf16")
+    if report.quantization == "none":
+        ways.append("quantize it")
+    ways.append("choose a smaller pair" if report.context <= CONTEXT else "ask for less context")
+    return ", or ".join(ways)
