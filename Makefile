@@ -1,11 +1,12 @@
 # run: serve the demo    test: every test    check: style, types, fast tests    bench: the benchmark
+# image: build and start the Dockerfile where there is no container engine (root, Debian)
 #
 # HOST, PORT and SPECDEMO_HOME reach the program from the environment or as `make run PORT=8000`.
 PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check
 
-.PHONY: run test check bench
+.PHONY: run test check bench image
 
 run: .venv/.installed
 	$(PY) -m specdemo fetch
@@ -18,10 +19,14 @@ check: .venv/.installed-dev
 	$(PY) -m ruff format --check
 	$(PY) -m ruff check
 	$(PY) -m mypy
+	.venv/bin/hadolint Dockerfile
 	$(PY) -m pytest -m "not model and not browser"
 
 bench: .venv/.installed
 	$(PY) benchmarks/paths.py
+
+image: .venv/.created
+	$(PY) tests/image.py
 
 # Stamps: what was done, touched last, so that an interrupted step is done again and a finished one
 # is not until the file it depends on changes.

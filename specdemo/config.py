@@ -114,5 +114,5 @@ def read() -> Settings:
     except ValidationError as error:
         keys = "; ".join(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors())
         raise ConfigError(f"{FILE.name}: {keys}") from None
-    except (SettingsError, yaml.YAMLError, OSError) as error:
+    except (SettingsError, yaml.YAMLError, ValueError, OSError) as error:
         raise ConfigError(f"{FILE.name} cannot be read: {' '.join(str(error).split())}") from None

@@ -5,12 +5,15 @@ Writing and checking need no network and no token. What is uploaded is that fold
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,24 +73,31 @@ def stage(space: Space, target: Target, folder: Path) -> list[str]:
     """Write the Space's repository to `folder`, new or empty; returns its files. Raises DeployError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DeployError(f"{folder} is not an empty folder; name a new one")
-    patterns = [*SHIPPED, *(DOCKER_TOO if target == "docker" else [])]
-    found = {path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()}
+    found = {path for pattern in _patterns(target) for path in ROOT.glob(pattern) if path.is_file()}
     names = sorted(filter_repo_objects((path.relative_to(ROOT).as_posix() for path in found), ignore_patterns=IGNORED))
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, folder / name)
     readme = folder / "README.md"
-    readme.write_text(f"---\n{yaml_dump(space.front_matter(target))}---\n\n{readme.read_text('utf-8')}", "utf-8")
+    front = yaml_dump(space.front_matter(target), sort_keys=False)
+    readme.write_text(f"---\n{front}---\n\n{readme.read_text('utf-8')}", "utf-8")
     problems = _problems(space, target, folder)
     if problems:
         raise DeployError("; ".join(problems))
     return names
 
 
+def _patterns(target: Target) -> list[str]:
+    return [*SHIPPED, *(DOCKER_TOO if target == "docker" else [])]
+
+
 def _problems(space: Space, target: Target, folder: Path) -> list[str]:
     """What would keep the folder from becoming a running Space, one line each."""
-    problems = []
     front = space.front_matter(target)
+    absent = [name for name in _patterns(target) if "*" not in name and not (folder / name).is_file()]
+    if absent:
+        return [f"these files are missing here: {', '.join(absent)}"]
+    problems = []
     if SpaceCard.load(folder / "README.md").data.to_dict() != front:
         problems.append("README.md: its front matter does not say what space.card says; is there a second block?")
     if target == "docker":
@@ -118,10 +128,27 @@ def deploy(order: Order, tell: Callable[[str], None], environment: Mapping[str, 
         raise DeployError("no token: set HF_TOKEN to one that may write, or run `hf auth login`")
     disable_progress_bars()
     hub = _Hub(order, HfApi(token=token), hidden=[token, *secrets.values()])
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, _logged(hub.without_secrets):
         folder = Path(name)
         files = stage(order.space, order.target, folder)
         return hub.deploy(folder, secrets, lambda words: tell(hub.without_secrets(words)), len(files))
+
+
+@contextmanager
+def _logged(rewrite: Callable[[str], str]) -> Iterator[None]:
+    """Have every line that anybody logs rewritten: with HF_DEBUG set, the library logs the body of each call."""
+    factory = logging.getLogRecordFactory()
+
+    def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        made = factory(*args, **kwargs)
+        made.msg, made.args = rewrite(made.getMessage()), ()
+        return made
+
+    logging.setLogRecordFactory(record)
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(factory)
 
 
 def _secrets(space: Space, environment: Mapping[str, str]) -> dict[str, str]:
@@ -136,23 +163,27 @@ class _Hub:
     """One deployment's calls, in their order; passing failures are tried again, the others told in plain words."""
 
     def __init__(self, order: Order, api: HfApi, hidden: list[str]) -> None:
-        self.order, self.api, self.hidden = order, api, hidden
+        self.order, self.api = order, api
+        self.hidden = {*hidden, *(json.dumps(value)[1:-1] for value in hidden)}  # as it is, and as a body has it
 
     def deploy(self, folder: Path, secrets: dict[str, str], tell: Callable[[str], None], files: int) -> str:
         order, api = self.order, self.api
         repo, place = order.repo, order.space.place(order.target)
         space_args: dict[str, Any] = {"repo_id": repo, "repo_type": "space"}
-        if self._call(f"look for {repo}", lambda: api.repo_exists(**space_args)) and not order.update:
+        there = self._call(f"look for {repo}", lambda: api.repo_exists(**space_args))
+        if there and not order.update:
             raise DeployError(f"{repo} exists already; add --update to replace its files, or choose another name")
-        sdk = order.space.front_matter(order.target)["sdk"]
-        tell(f"creating {repo} ({sdk}, {place.hardware.value})")
-        self._call(
-            f"create {repo} on {place.hardware.value}",
-            # The hardware at once: an account that may have this kind may not have the one given by default.
-            lambda: api.create_repo(
-                **space_args, space_sdk=sdk, space_hardware=place.hardware, private=order.private, exist_ok=True
-            ),
-        )
+        if not there:
+            sdk = order.space.front_matter(order.target)["sdk"]
+            tell(f"creating {repo} ({sdk}, {place.hardware.value})")
+            self._call(
+                f"create {repo} on {place.hardware.value}",
+                # The hardware at once: an account that may have this kind may not have the one given by default.
+                # exist_ok: an attempt whose answer was lost may have succeeded.
+                lambda: api.create_repo(
+                    **space_args, space_sdk=sdk, space_hardware=place.hardware, private=order.private, exist_ok=True
+                ),
+            )
         for name, value in place.variables.items():
             tell(f"setting the variable {name}")
             self._call(f"set the variable {name}", lambda: api.add_space_variable(repo, name, value))  # noqa: B023
@@ -211,20 +242,20 @@ class _Hub:
         return "\n".join("".join(lines).splitlines()[-LOG_LINES:])
 
     def _call(self, what: str, call: Callable[[], T]) -> T:
-        pause = wait_exponential_jitter(initial=self.order.poll_s / 5, max=6 * self.order.poll_s)
+        pause = wait_exponential_jitter(multiplier=self.order.poll_s / 5, max=6 * self.order.poll_s)
+        attempts = Retrying(
+            retry=retry_if_exception(_passes), stop=stop_after_attempt(ATTEMPTS), wait=pause, reraise=True
+        )
         try:
-            for attempt in Retrying(
-                retry=retry_if_exception(_passes), stop=stop_after_attempt(ATTEMPTS), wait=pause, reraise=True
-            ):
-                with attempt:
-                    return call()
+            return attempts(call)
         except HfHubHTTPError as error:
             raise DeployError(self.without_secrets(_words(what, self.order, error))) from None
         except TimeoutError as error:
             raise DeployError(f"{error} Look at it on the Hub.") from None
-        except (httpx2.HTTPError, OSError) as error:
+        except httpx2.TransportError as error:
             raise DeployError(self.without_secrets(f"cannot {what}: the Hub does not answer ({error})")) from None
-        raise AssertionError("tenacity either returns or raises")
+        except (OSError, ValueError) as error:  # a file that cannot be read; front matter that the Hub does not accept
+            raise DeployError(self.without_secrets(f"cannot {what}: {error}")) from None
 
     def without_secrets(self, words: str) -> str:
         for value in self.hidden:

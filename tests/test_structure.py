@@ -48,9 +48,11 @@ def test_the_engine_knows_no_user_interface_and_only_app_knows_spaces():
         "specdemo.measure.memory",
         "specdemo.request",
         "specdemo.config",
+        "specdemo.deploy",
         "specdemo.models.embedded",
         "specdemo.ui.build",
         "specdemo.__main__",
+        "app",
     ],
 )
 def test_importing_it_loads_no_torch(module):

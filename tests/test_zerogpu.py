@@ -239,6 +239,27 @@ def test_a_visitor_without_time_left_is_told_so(client, scheduler):
         scheduler.spent = False
 
 
+def test_no_gpu_is_asked_for_before_the_weights_are_there():
+    """Regression: the visitor's seconds went into the download."""
+    from types import SimpleNamespace
+
+    from specdemo.ui.show import Show
+
+    asked = threading.Event()
+
+    def lent(request):
+        asked.set()
+        yield Refusal("enough")
+
+    warmup = SimpleNamespace(words="Downloading", fetched=threading.Event())
+    frames = Show(GOOD, read(), warmup, None, lent).frames()
+    assert [event["e"] for event in next(frames)] == ["start", "status"]
+    assert next(frames) and not asked.is_set()
+    warmup.fetched.set()
+    *_, last = frames
+    assert asked.is_set() and last == [{"e": "error", "text": "enough"}]
+
+
 def test_the_queue_is_as_long_as_the_settings_say(monkeypatch):
     from specdemo.config import Queue, Settings
     from specdemo.ui.build import build

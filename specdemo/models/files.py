@@ -39,6 +39,9 @@ def small_files(name: str) -> Path:
     return folder
 
 
+# What reads a model is told trust_remote_code=False: left unsaid, transformers asks on the terminal, and may hear a yes.
+
+
 def read_config(name: str) -> PreTrainedConfig:
     """The config of a model id, a directory or "embedded". Raises LoadError."""
     from transformers import AutoConfig
@@ -46,7 +49,7 @@ def read_config(name: str) -> PreTrainedConfig:
     folder = small_files(name)
     try:
         raw = json.loads((folder / "config.json").read_text())
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except json.JSONDecodeError as error:
         raise LoadError(f"cannot load {name!r}: its config.json is broken ({error}); fetch it again") from error
     except Exception as error:  # a config is checked by its class, and every class raises as it likes
@@ -62,7 +65,7 @@ def read_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
     folder = small_files(name)
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare Exception for a broken file
         raise LoadError(f"cannot load {name!r}: its tokenizer cannot be read: {_line(error)}") from error
     return tokenizer

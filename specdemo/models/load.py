@@ -147,6 +147,7 @@ def unpacked(
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             _source(name),
+            trust_remote_code=False,
             dtype=DTYPES[dtype],
             attn_implementation=attention,
             config=config,

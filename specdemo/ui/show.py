@@ -101,6 +101,7 @@ class Show:
         """Runs on the device's thread; what is done here between steps is in no path's clock."""
         from specdemo.run import Run, Taken
 
+        self._warmup.fetched.wait()  # no lent GPU is spent on a download, and no process forked in the midst of one
         with closing(self._play(request)) as played:
             run = next(played)
             if not isinstance(run, Run):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from threading import Thread
+from threading import Event, Thread
 
 from specdemo import device
 from specdemo.config import Dtype
@@ -14,18 +14,23 @@ from specdemo.ui.texts import text
 class Warmup:
     """Starts at once on a thread of its own that ends by itself. `words` says what is going on, "" when ready.
 
-    fetch_only: races run in another process, which loads the pair itself.
+    `fetched` is set once the weights are there, or cannot be had. fetch_only: races run in another process, which loads
+    the pair itself.
     """
 
     def __init__(self, pair: str, dtype: Dtype, draft: str | None, fetch_only: bool = False) -> None:
         self.words = text("loading")
+        self.fetched = Event()
         self._load = None if fetch_only else (pair, dtype, draft)
         self._thread = Thread(target=self._work, name="warmup", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
         try:
-            embedded.fetch(self._tell)
+            try:
+                embedded.fetch(self._tell)
+            finally:
+                self.fetched.set()
             self.words = text("loading")
             if self._load:
                 device.submit(partial(self._load_pair, *self._load))
