@@ -17,7 +17,7 @@ from specdemo.measure import memory
 from specdemo.measure.metrics import Tally
 from specdemo.measure.results import PLAIN, Book, Case, Plan, Row, is_peer, row, tally_of
 from specdemo.models.load import Loaded
-from specdemo.request import RequestError, checked
+from specdemo.request import RaceRequest, RequestError, checked
 from specdemo.run import Run, load_for
 
 WARM_TOKENS = 8
@@ -30,6 +30,8 @@ def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancel
     Raises RequestError where a case cannot be run, before anything is measured for it.
     """
     cases = plan.cases()
+    for case in cases:
+        _asked(case, plan, limits, pairs)  # what cannot be asked is refused before anything is measured
     models: tuple[str, str] | None = None
     for case in cases:
         if cancelled.is_set():
@@ -56,10 +58,10 @@ def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancel
         yield found
 
 
-def _run(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **changes: Any) -> Run:
+def _asked(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **changes: Any) -> RaceRequest:
     settings = plan.settings or {}
     quantization, _, quantize = case.quantization.partition(":")
-    asked = checked(
+    return checked(
         limits,
         pairs,
         **settings
@@ -68,6 +70,10 @@ def _run(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **chang
         | ({"mode": case.mode, "draft_length": case.draft_length} if case.draft_length else {"mode": "ngram"})
         | changes,
     )
+
+
+def _run(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **changes: Any) -> Run:
+    asked = _asked(case, plan, limits, pairs, **changes)
     return Run(asked, load_for(asked), Event())
 
 

@@ -1,5 +1,6 @@
 """Options that several commands have, each described once."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -36,3 +37,10 @@ DraftLength = Annotated[int, typer.Option(help="Tokens (nodes of a tree) drafted
 ChatTemplate = Annotated[bool, typer.Option(help="Wrap the prompt as a user's turn.")]
 Trace = Annotated[Path | None, typer.Option(help="Write the whole run to this file.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line instead of text.")]
+
+
+def numbers(text: str, name: str) -> list[int]:
+    """Whole numbers from 1 on, by comma. Raises typer.BadParameter."""
+    if not re.fullmatch("[1-9][0-9]*(,[1-9][0-9]*)*", text):
+        raise typer.BadParameter(f"{name} must be whole numbers from 1 on, by comma, not {text!r}")
+    return [int(number) for number in text.split(",")]

@@ -108,14 +108,17 @@ def test_a_table_is_counted_over_answers_and_says_where_it_comes_from(tmp_path):
     [
         (["ngram", "/nowhere.jsonl"], "does not exist"),
         (["ngram", "README.md"], "line 1 is not a row"),
-        (["eval", "README.md"], "line 1 is no object with"),
-        (["eval", "{prompts}", "--modes", "magic"], "'magic' is none of"),
-        (["eval", "{prompts}", "--modes", "staged"], "needs --draft"),
+        (["eval", "{broken}"], "line 1: it has no prompt"),
+        (["eval", "{prompts}", "--modes", "magic"], "modes: there is no 'magic'"),
+        (["eval", "{prompts}", "--modes", "staged"], "staged needs a draft model"),
+        (["eval", "{prompts}", "--modes", "transformers assisted"], "assisted needs a draft model"),
         (["eval", "{prompts}", "--nodes", "0"], "whole numbers"),
     ],
 )
 def test_bad_input_to_the_draft_commands_is_refused_with_its_reason(arguments, message, tmp_path):
     (tmp_path / "p.jsonl").write_text(json.dumps({"id": "a", "kind": "b", "prompt": "c"}) + "\n")
-    done = specdemo("draft", *(str(argument).format(prompts=tmp_path / "p.jsonl") for argument in arguments))
+    (tmp_path / "broken.jsonl").write_text('{"text": 1}\n')
+    files = {"prompts": tmp_path / "p.jsonl", "broken": tmp_path / "broken.jsonl"}
+    done = specdemo("draft", *(str(argument).format(**files) for argument in arguments))
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert message in " ".join(done.stderr.replace("\u2502", " ").split())

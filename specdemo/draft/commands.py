@@ -1,14 +1,12 @@
 """`python -m specdemo draft ...`: make a draft for the embedded target, step by step."""
 
-import json
 import random
-import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from specdemo import options
 from specdemo.draft import inputs
 from specdemo.models.pairs import WEIGHTS
 
@@ -134,55 +132,27 @@ def eval(
     prompts: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help=".jsonl with id, kind and prompt in each line.")
     ],
-    modes: Annotated[
-        str, typer.Option(help="Of ngram, head, tree, chain, staged, auto; of transformers lookup:N, assisted:N.")
-    ] = "ngram,head,tree",
-    draft: Annotated[str | None, typer.Option(help="Draft model, for chain and assisted.", show_default=False)] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.")] = 96,
+    modes: Annotated[str, typer.Option(help="As of `bench`, by comma.")] = "ngram,chain,tree,auto",
+    draft: options.Draft = None,
+    max_new_tokens: options.Tokens = 96,
     nodes: Annotated[str, typer.Option(help="Node budgets, by comma.")] = "8",
-    every: Annotated[int, typer.Option(help="Take every n-th prompt only.")] = 1,
-    dtype: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="All rows as JSON on the last line.")] = False,
+    every: Annotated[int, typer.Option(min=1, help="Take every n-th prompt only.")] = 1,
+    dtype: options.Dtype = "auto",
+    out: Annotated[Path | None, typer.Option(help="Rows as they come; gone on with.", show_default=False)] = None,
 ) -> None:
-    """Print tokens per step and speed-up by mode, and by kind of prompt."""
-    from dataclasses import asdict
+    """Print tokens per step, speed-up and acceptance by position, by mode and by kind of prompt: `bench`, shorter."""
+    from specdemo.measure.commands import bench
 
-    from rich.progress import track
-
-    from specdemo import device
-    from specdemo.draft.evaluate import DRAFTERS, PLAIN, Row, evaluate, summaries
-    from specdemo.measure.machine import machine
-    from specdemo.models.load import load, resolve_dtype
-    from specdemo.models.pairs import PAIRS
-
-    chosen = inputs.prompts(prompts, "id", "kind", "prompt")[::every]
-    named, budgets = modes.split(","), inputs.numbers(nodes, "--nodes")
-    for mode in named:
-        if mode not in DRAFTERS and not re.fullmatch("(lookup|assisted):[1-9][0-9]*", mode):
-            raise typer.BadParameter(f"{mode!r} is none of {', '.join(DRAFTERS)}, lookup:N, assisted:N")
-        if draft is None and (mode == "staged" or mode.startswith("assisted")):
-            raise typer.BadParameter(f"{mode} needs --draft; make one with `draft export`")
-    loaded = load(replace(PAIRS["embedded"], draft=draft), resolve_dtype(dtype, device.pick()))  # type: ignore[arg-type]
-    runs = len(chosen) * (1 + sum(1 if ":" in mode else len(budgets) for mode in named))
-    rows: list[Row] = list(track(evaluate(loaded, chosen, named, tokens, budgets), "Measuring", total=runs))
-    plain = [row for row in rows if row.mode == PLAIN]
-    print(machine(loaded.target.device), loaded.dtype)
-    print(f"plain: {sum(row.tokens for row in plain) / sum(row.seconds for row in plain):.1f} tokens/s")
-    kinds = {"all": rows} | {kind: [r for r in rows if r.kind == kind] for kind in dict.fromkeys(r.kind for r in rows)}
-    for kind, own in kinds.items():
-        for s in summaries(own):
-            print(
-                f"{kind:10} {s.mode:10} speed-up {s.speed_up:.2f} (lowest {s.lowest:.2f}), identical {s.identical} of "
-                f"{s.prompts}, drafting {s.draft_share:.0%} of the time"
-                + (
-                    f", tokens/step {s.tokens_per_step:.2f}, drafted {s.drafted_per_step:.1f}"
-                    if s.tokens_per_step
-                    else ""
-                )
-                + (f", kept by position {[round(p, 2) for p in s.positions[:6]]}" if kind == "all" else "")
-            )
-    if as_json:
-        print(json.dumps([asdict(row) for row in rows]))
+    bench(
+        prompts=str(prompts),
+        modes=modes,
+        draft=draft,
+        max_new_tokens=max_new_tokens,
+        draft_lengths=nodes,
+        every=every,
+        dtypes=dtype,
+        out=out,
+    )
 
 
 @app.command()
@@ -197,7 +167,7 @@ def curve(
     from specdemo.engine.drafters import NgramDraft
     from specdemo.engine.ngram import NgramModel, NgramTable
 
-    budgets = inputs.numbers(nodes, "--nodes")
+    budgets = options.numbers(nodes, "--nodes")
     rows = [(row.greedy, row.ids, row.message) for row in inputs.rows(answers)]
     random.Random(seed).shuffle(rows)
     greedy = [i for i, row in enumerate(rows) if row[0]][:held_out]

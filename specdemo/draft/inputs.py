@@ -3,7 +3,6 @@
 import gzip
 import json
 import random
-import re
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -31,12 +30,6 @@ def prompts(path: Path, *keys: str) -> list[dict[str, str]]:
         except (ValueError, KeyError, TypeError) as error:
             raise typer.BadParameter(f"{path}, line {number} is no object with {', '.join(keys)}: {error!r}") from error
     return found
-
-
-def numbers(text: str, name: str) -> list[int]:
-    if not re.fullmatch("[1-9][0-9]*(,[1-9][0-9]*)*", text):
-        raise typer.BadParameter(f"{name} must be whole numbers from 1 on, by comma, not {text!r}")
-    return [int(number) for number in text.split(",")]
 
 
 def bare() -> Any:

@@ -31,7 +31,9 @@ def bench(
     target: options.Target = None,
     draft: options.Draft = None,
     dtypes: Names = "auto",
-    quantizations: Annotated[str, typer.Option(help="By comma: none, nf4, int8; nf4:both for the draft as well.")] = "none",
+    quantizations: Annotated[
+        str, typer.Option(help="By comma: none, nf4, int8; nf4:both for the draft as well.")
+    ] = "none",
     draft_lengths: Names = "8",
     max_new_tokens: options.Tokens = 200,
     temperature: options.Temperature = 0.0,
@@ -57,7 +59,7 @@ def bench(
             tuple(dict.fromkeys(map(_mode, named))),
             tuple(dtypes.split(",")),
             tuple(quantizations.split(",")),
-            tuple(map(int, draft_lengths.split(","))),
+            tuple(options.numbers(draft_lengths, "draft lengths")),
             repeats,
             settings,
         )

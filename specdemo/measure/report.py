@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from statistics import geometric_mean, mean, median
 from typing import Any
@@ -109,8 +110,8 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
 
 
 NONE = "–"
-AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "acceptance", "speed-up", "lowest",
-            "identical", "target MB", "draft MB", "caches MB")  # fmt: skip
+AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "acceptance", "kept at 1, 2, 3",
+            "drafting", "speed-up", "lowest", "identical", "target MB", "draft MB", "caches MB")  # fmt: skip
 ROW = ("prompt", "kind", "mode", "quantization", "dtype", "draft_length", "tokens", "latency_s", "ttft_s",
        "decode_tokens_per_s", "score", "tokens_per_step", "acceptance_rate", "speed_up", "lossless")  # fmt: skip
 
@@ -131,6 +132,8 @@ def average_line(entry: dict[str, Any]) -> list[str]:
         *(_number(entry[name], digits) for name, digits in
           (("latency_s", 2), ("ttft_s", 2), ("decode_tokens_per_s", 1), ("score", 3), ("tokens_per_step", 2),
            ("acceptance_rate", 2))),
+        ", ".join(_number(share, 2) for share in entry["kept"][:3]) or NONE,
+        NONE if entry["draft_share"] is None else f"{entry['draft_share']:.0%}",
         ratio,
         _number(entry["lowest"], 2),
         f"{entry['identical']} of {entry['prompts']}",
@@ -139,9 +142,13 @@ def average_line(entry: dict[str, Any]) -> list[str]:
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; a bar in a cell would end it, and is escaped."""
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    """A Markdown table. A cell may hold anything: a bar, a line break or markup in it stays text."""
+
+    def safe(cell: str) -> str:
+        return re.sub(r"([\\|`*_<\[])", r"\\\1", " ".join(cell.split()))
+
+    rows = [list(map(safe, head)), ["---"] * len(head), *(map(safe, line) for line in lines)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def _of(kinds: Sequence[dict[str, Any]], entry: dict[str, Any], kind: str) -> float | None:
