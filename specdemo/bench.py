@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from transformers import StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from specdemo.config import Limits
@@ -41,9 +42,11 @@ def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancel
         run = _run(case, plan, limits, pairs)
         if models != (case.dtype, case.quantization):
             models = (case.dtype, case.quantization)
-            _warm(plan, case, limits, pairs)
+            _warm(plan, case, limits, pairs, cancelled)
         plain = book.get(case.reference)
-        taken = _generate(case, run) if is_peer(case.mode) else _path(case, run)
+        taken = _generate(case, run, cancelled) if is_peer(case.mode) else _path(case, run, cancelled)
+        if cancelled.is_set():
+            return  # half an answer is no row
         found = row(
             case,
             taken,
@@ -77,14 +80,16 @@ def _run(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **chang
     return Run(asked, load_for(asked), Event())
 
 
-def _path(case: Case, run: Run) -> Tally:
+def _path(case: Case, run: Run, cancelled: Event) -> Tally:
     tally = Tally()
     for step in run.paths[PLAIN if case.mode == PLAIN else "speculative"]:
         tally.add(step)
+        if cancelled.is_set():
+            break
     return tally
 
 
-def _warm(plan: Plan, first: Case, limits: Limits, pairs: Collection[str]) -> None:
+def _warm(plan: Plan, first: Case, limits: Limits, pairs: Collection[str], cancelled: Event) -> None:
     """A few tokens in every mode: whoever comes first must not pay for what is set up only once."""
     for case in plan.cases():
         if (case.dtype, case.quantization, case.prompt, case.repeat) == (
@@ -94,7 +99,7 @@ def _warm(plan: Plan, first: Case, limits: Limits, pairs: Collection[str]) -> No
             first.repeat,
         ):
             run = _run(case, plan, limits, pairs, max_new_tokens=WARM_TOKENS)
-            _generate(case, run) if is_peer(case.mode) else _path(case, run)
+            _generate(case, run, cancelled) if is_peer(case.mode) else _path(case, run, cancelled)
 
 
 class _Watch(BaseStreamer):
@@ -118,7 +123,7 @@ class _Watch(BaseStreamer):
         pass
 
 
-def _generate(case: Case, run: Run) -> Tally:
+def _generate(case: Case, run: Run, cancelled: Event) -> Tally:
     """What transformers' generate() makes of the same task, with the same weights and kernels."""
     loaded, task = run.loaded, run.task
     model: Any = loaded.target  # transformers' own annotations hide generate()
@@ -136,6 +141,7 @@ def _generate(case: Case, run: Run) -> Tally:
         do_sample=not sampling.greedy,
         repetition_penalty=sampling.repetition_penalty,
         streamer=watch,
+        stopping_criteria=StoppingCriteriaList([lambda ids, _: torch.full(ids.shape[:1], cancelled.is_set())]),
         **options,
     )[0]
     new = answer[ids.shape[1] :].tolist()

@@ -49,6 +49,8 @@ class Limits(Section):
     max_prompt_characters: int = Field(20_000, ge=1)
     max_new_tokens: int = Field(512, ge=2)
     max_draft_length: int = Field(16, ge=2)
+    max_bench_answers: int = Field(200, ge=2)
+    max_bench_repeats: int = Field(5, ge=1)
 
 
 class Defaults(Section):

@@ -13,10 +13,9 @@ import typer
 
 from specdemo import options
 from specdemo.config import NEEDS, SCORE, Limits
-from specdemo.measure.results import PLAIN, BenchError, Book, Plan, Prompt, is_peer, read_prompts
+from specdemo.measure.results import PLAIN, BenchError, Book, Plan, Prompt, is_peer, prompt_set, read_prompts
 from specdemo.models.pairs import PAIRS
 
-SETS = Path(__file__).parents[1] / "prompts"
 PEERS = ("transformers generate", "transformers prompt lookup", "transformers prompt lookup:3")
 ASSISTED = ("transformers assisted", "transformers assisted:3")
 
@@ -83,7 +82,7 @@ def _measure(plan: Plan, out: Path | None) -> tuple[list[Any], dict[str, Any]]:
     book = Book(plan, here, out)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     unlimited = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("Measuring", total=len(plan.cases()), completed=len(book.rows))
         try:
             for row in measure(plan, book, unlimited, PAIRS, Event()):
@@ -118,7 +117,9 @@ def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown:
 
 def _prompts(name: str) -> list[Prompt]:
     """A set by name, or a file. Lines that are no prompts are reported and left out."""
-    path = SETS / f"{name}.jsonl" if name in ("article", "own") else Path(name)
+    if name in ("article", "own"):
+        return prompt_set(name)
+    path = Path(name)
     found, wrong = read_prompts(path.read_text(), path.suffix == ".jsonl")
     for words in wrong:
         print(f"specdemo: {path}, {words}; left out", file=sys.stderr)

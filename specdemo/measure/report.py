@@ -86,7 +86,6 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
     by_kind = [
         [label(entry), *(_number(_of(kinds, entry, kind), 2) for kind in named)] for entry in settings
     ]  # speed-up
-    shown = results(rows)
     parts = [
         "# Benchmark",
         f"`{command}`",
@@ -101,7 +100,7 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
         "## Speed-up by kind of prompt",
         table(("mode", *named), by_kind),
         "## Every answer",
-        table(ROW, [[_cell(row[name]) for name in ROW] for row in shown]),
+        table(ROW, [cells(row) for row in rows]),
         "## Definitions",
         "\n".join(f"- **{name}**: {words}" for name, words in DEFINITIONS.items()),
         "Speed-up: geometric mean over prompts; in brackets a 95% interval by resampling the prompts.",
@@ -149,6 +148,11 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
     rows = [list(map(safe, head)), ["---"] * len(head), *(map(safe, line) for line in lines)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def cells(row: Row) -> list[str]:
+    """The cells of ROW for one answer."""
+    return [_cell(row[name]) for name in ROW]
 
 
 def _of(kinds: Sequence[dict[str, Any]], entry: dict[str, Any], kind: str) -> float | None:

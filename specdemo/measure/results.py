@@ -16,6 +16,7 @@ from typing import Any
 from specdemo.engine.types import Origin, Token
 from specdemo.measure.metrics import Tally, lossless, speed_up
 
+SETS = Path(__file__).parents[1] / "prompts"
 FORMAT, VERSION = "specdemo benchmark", 1
 PLAIN = "plain"
 # What transformers' generate() can do by itself; ":N" behind the last two drafts N tokens each time.
@@ -175,6 +176,11 @@ class Book:
 def results(rows: Sequence[Row]) -> list[Row]:
     """The rows without what only a resumed run needs."""
     return [{name: value for name, value in row.items() if name not in (*HIDDEN, "asked", "finish")} for row in rows]
+
+
+def prompt_set(name: str) -> list[Prompt]:
+    """A set that comes with the demo: "article", the article's five; "own", over eleven kinds."""
+    return read_prompts((SETS / f"{name}.jsonl").read_text(), jsonl=True)[0]
 
 
 def read_prompts(text: str, jsonl: bool) -> tuple[list[Prompt], list[str]]:

@@ -12,8 +12,9 @@ import gradio as gr  # noqa: E402
 
 from specdemo.config import Settings  # noqa: E402
 from specdemo.measure.trace import MAX_BYTES  # noqa: E402
+from specdemo.ui.bench_tab import BenchTab  # noqa: E402
 from specdemo.ui.links import opened  # noqa: E402
-from specdemo.ui.race_tab import RaceTab  # noqa: E402
+from specdemo.ui.race_tab import DEVICE, RaceTab  # noqa: E402
 from specdemo.ui.replay_tab import ReplayTab  # noqa: E402
 from specdemo.ui.show import Play, play  # noqa: E402
 from specdemo.ui.texts import text  # noqa: E402
@@ -37,6 +38,9 @@ def build(settings: Settings, draft: str | None = None, lent: Play | None = None
         with gr.Tabs() as tabs:
             with gr.Tab(text("race"), id="race"):
                 race.build()
+            if lent is None:  # where a GPU is lent by the race, none is there for a benchmark
+                with gr.Tab(text("benchmark"), id="benchmark"):
+                    BenchTab(settings, draft, DEVICE).build()
             with gr.Tab(text("replay"), id="replay"):
                 replay.build()
 

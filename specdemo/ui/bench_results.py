@@ -1,0 +1,86 @@
+"""What a benchmark found, as tables, plots and files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import gradio as gr
+import pandas as pd
+
+from specdemo.measure import report
+from specdemo.measure.results import PLAIN, Row, results
+from specdemo.ui.texts import text
+
+FILES = {"csv": "benchmark.csv", "json": "benchmark.json", "markdown": "benchmark.md"}
+
+
+@contextmanager
+def written(rows: Sequence[Row], machine: dict[str, Any]) -> Iterator[list[Path]]:
+    """The results as files in the order of FILES, gone afterwards: Gradio copies them meanwhile."""
+    folder = Path(mkdtemp())
+    try:
+        if rows:
+            whole = {"rows": results(rows), "averages": report.averages(rows), "machine": machine}
+            (folder / FILES["csv"]).write_text(report.csv(rows))
+            (folder / FILES["json"]).write_text(json.dumps(whole))
+            (folder / FILES["markdown"]).write_text(report.markdown(rows, machine, text("bench_by_page")))
+        yield [folder / name for name in FILES.values()]
+    finally:
+        shutil.rmtree(folder)
+
+
+def components() -> list[Any]:
+    """Tables and plots, empty, in the order of blank() and shown()."""
+    averages = gr.Dataframe(headers=list(report.AVERAGES), label=text("bench_averages"), interactive=False,
+                            datatype="str", wrap=True, elem_id="bench-averages")  # fmt: skip
+    article = [[name, *("–" if v is None else f"{v:,}" for v in values)] for name, values in report.ARTICLE.items()]
+    with gr.Accordion(text("bench_article"), open=False):
+        gr.Dataframe(article, headers=[text(f"bench_article_{key}") for key in ("figure", "plain", "scored")],
+                     interactive=False, datatype="str", show_label=False)  # fmt: skip
+    with gr.Row():
+        plots = [
+            gr.BarPlot(_frame([]), x="x", y="y", color="series", title=text(f"bench_plot_{key}"), x_title=" ",
+                       y_title=" ", color_title=" ", y_lim=[0, None], height=280, buttons=[],
+                       elem_id=f"bench-plot-{key}")
+            for key in PLOTS
+        ]  # fmt: skip
+    with gr.Accordion(text("bench_rows"), open=False):
+        rows = gr.Dataframe(headers=list(report.ROW), interactive=False, datatype="str", elem_id="bench-rows")
+    return [averages, *plots, rows]
+
+
+PLOTS = ("speed_up", "tokens_per_step", "time")
+
+
+def blank() -> list[Any]:
+    """What is shown before anything was measured."""
+    return [[], *(_frame([]) for _ in PLOTS), []]
+
+
+def shown(rows: Sequence[Row]) -> list[Any]:
+    """Averages, plots and every row, of what was measured so far."""
+    overall, kinds = report.averages(rows), report.averages(rows, by_kind=True)
+    drawn = [entry for entry in kinds if entry["mode"] != PLAIN]
+    time = []
+    for entry in overall:
+        if entry["draft_share"] is not None:
+            draft, verify = entry["draft_share"], entry["verify_share"]
+            shares = {"draft": draft, "verify": verify, "other": 1 - draft - verify}
+            time += [(report.label(entry), share, text(f"bench_part_{part}")) for part, share in shares.items()]
+    return [
+        [report.average_line(entry) for entry in overall],
+        _frame([(e["kind"], e["speed_up"], report.label(e)) for e in drawn]),
+        _frame([(e["kind"], e["tokens_per_step"], report.label(e)) for e in drawn if e["tokens_per_step"]]),
+        _frame(time),
+        [report.cells(row) for row in rows],
+    ]
+
+
+def _frame(points: list[tuple[str, float, str]]) -> pd.DataFrame:
+    return pd.DataFrame(points, columns=["x", "y", "series"])

@@ -1,0 +1,249 @@
+"""The Benchmark tab: a set of prompts in several modes and precisions, as tables, plots and files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Event as Flag
+from time import monotonic
+from typing import Any, get_args
+
+import gradio as gr
+
+from specdemo import device
+from specdemo.config import Dtype, Precision, Settings
+from specdemo.measure.results import Book, Plan, Prompt, Row, prompt_set, read_prompts, results
+from specdemo.models.embedded import FetchError
+from specdemo.request import RequestError
+from specdemo.ui.bench_results import FILES, blank, components, shown, written
+from specdemo.ui.fields import modes
+from specdemo.ui.texts import text
+
+log = logging.getLogger(__name__)
+
+PEERS = ("transformers generate", "transformers prompt lookup:3")
+PLOTS_EVERY_S = 2.0
+MAX_FILE_BYTES = 1_000_000
+SETS = ("article", "own")
+
+
+class BenchTab:
+    """Handlers of the tab. draft: a local draft that replaces the pair's own, chosen by whoever serves the page."""
+
+    def __init__(self, settings: Settings, draft: str | None, on_device: dict[str, Any]) -> None:
+        self.settings = settings
+        self.draft = draft
+        self.on_device = on_device
+        self._running: dict[str, Flag] = {}  # by browser session
+
+    def on_page(self, request: gr.Request, *values: Any) -> Iterator[list[Any]]:
+        """Yields the outputs of the page: progress, tables, plots, files."""
+        cancelled = Flag()
+        visitor = str(request.session_hash)
+        self._running[visitor] = cancelled
+        yield [text("waiting"), *blank(), *(gr.DownloadButton(interactive=False) for _ in FILES)]
+        book: Book | None = None
+        try:
+            plan, wrong = self._plan(**dict(zip(self.fields, values, strict=True)))
+            book = Book(plan, {})
+            yield from self._measure(plan, book, wrong, cancelled)
+        except (RequestError, FetchError) as reason:
+            yield [str(reason), *_results(book), *([gr.skip()] * len(FILES))]
+        except Exception:
+            log.exception("a benchmark failed")
+            yield [text("bench_broken"), *_results(book), *([gr.skip()] * len(FILES))]
+        finally:
+            cancelled.set()
+            self._running.pop(visitor, None)
+
+    def _measure(self, plan: Plan, book: Book, wrong: list[str], cancelled: Flag) -> Iterator[list[Any]]:
+        from specdemo.bench import bench
+        from specdemo.measure.machine import machine
+
+        total, began, drawn = len(plan.cases()), monotonic(), 0.0
+        served = self.settings.pairs
+
+        def start() -> Iterator[Row]:
+            return bench(plan, book, self.settings.limits, served, cancelled)
+
+        for news in device.batches(start, cancelled, drawn_here=False):
+            results: list[Any] = [gr.skip()] * len(blank())
+            if news and monotonic() - drawn > PLOTS_EVERY_S:
+                results, drawn = _results(book), monotonic()
+            words = _progress(len(book.rows), total, monotonic() - began)
+            yield [words, *results, *([gr.skip()] * len(FILES))]
+        words = text("bench_done" if len(book.rows) == total else "bench_stopped").format(
+            done=len(book.rows), total=total
+        )
+        if wrong:
+            words += " " + text("bench_left_out").format(lines="; ".join(wrong[:5]))
+        with written(book.rows, machine(device.pick())) as files:
+            buttons = [gr.DownloadButton(value=file, interactive=True) for file in files]
+            yield [words, *_results(book), *(buttons if book.rows else [gr.skip()] * len(FILES))]
+
+    def on_stop(self, request: gr.Request) -> bool:
+        """Ask this page's benchmark to end. Returns whether none is under way, so that only the queue can hold one."""
+        flag = self._running.get(str(request.session_hash))
+        if flag:
+            flag.set()
+        return flag is None
+
+    def benchmark(
+        self,
+        prompts: list[str],
+        modes: list[str],
+        dtypes: list[str] | None = None,
+        quantizations: list[str] | None = None,
+        draft_length: int = 8,
+        max_new_tokens: int = 128,
+        repeats: int = 1,
+        peers: bool = False,
+        pair: str = "embedded",
+    ) -> dict:
+        """Measure every prompt in every mode, plain decoding first; returns rows, averages and the machine."""
+        from specdemo.bench import bench
+        from specdemo.measure.machine import machine
+        from specdemo.measure.report import averages
+
+        if not isinstance(prompts, list) or not all(isinstance(prompt, str) for prompt in prompts):
+            raise gr.Error("prompts: give a list of texts", print_exception=False)
+        cancelled = Flag()
+        named = [Prompt(f"prompt {i}", "text", prompt) for i, prompt in enumerate(prompts, 1)]
+        try:
+            plan = self._checked(named, modes, dtypes or ["auto"], quantizations or ["none"], draft_length,
+                                 max_new_tokens, repeats, peers, pair)  # fmt: skip
+            book = Book(plan, {})
+            jobs = device.batches(
+                lambda: bench(plan, book, self.settings.limits, self.settings.pairs, cancelled), cancelled, False
+            )
+            for _ in jobs:
+                pass
+        except (RequestError, FetchError) as reason:
+            raise gr.Error(str(reason), print_exception=False) from None
+        return {"rows": results(book.rows), "averages": averages(book.rows), "machine": machine(device.pick())}
+
+    def _plan(self, chosen: str, file: str | None, **rest: Any) -> tuple[Plan, list[str]]:
+        """The plan of the page's fields, and what is wrong with the lines of an uploaded file."""
+        if chosen != "file":
+            return self._checked(prompt_set(chosen), **rest), []
+        if file is None:
+            raise RequestError(text("bench_no_file"))
+        path = Path(file)
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise RequestError(text("bench_too_large").format(most=MAX_FILE_BYTES // 1000))
+        try:
+            prompts, wrong = read_prompts(path.read_text("utf-8-sig"), path.suffix.lower() == ".jsonl")
+        except UnicodeDecodeError as error:
+            raise RequestError(text("bench_no_text")) from error
+        if not prompts:
+            raise RequestError(text("bench_no_prompts") + (f" ({wrong[0]})" if wrong else ""))
+        return self._checked(prompts, **rest), wrong
+
+    def _checked(
+        self,
+        prompts: Sequence[Prompt],
+        modes: Sequence[str],
+        dtypes: Sequence[str],
+        quantizations: Sequence[str],
+        draft_length: int,
+        max_new_tokens: int,
+        repeats: int,
+        peers: bool,
+        pair: str,
+    ) -> Plan:
+        """A plan within the limits of this page. Raises RequestError with what to change."""
+        if not isinstance(repeats, int) or not 1 <= repeats <= self.settings.limits.max_bench_repeats:
+            raise RequestError(f"repeats: give a whole number from 1 to {self.settings.limits.max_bench_repeats}")
+        for name, values in (("modes", modes), ("dtypes", dtypes), ("quantizations", quantizations)):
+            if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str) for v in values):
+                raise RequestError(f"{name}: choose at least one")
+        settings = {"pair": pair, "max_new_tokens": max_new_tokens, "draft": self.draft}
+        plan = Plan(
+            tuple(prompts),
+            tuple(dict.fromkeys([*modes, *(PEERS if peers else ())])),
+            tuple(dict.fromkeys(dtypes)),
+            tuple(dict.fromkeys(quantizations)),
+            (draft_length,),
+            repeats,
+            settings,
+        )
+        answers, most = len(plan.cases()), self.settings.limits.max_bench_answers
+        if answers > most:
+            raise RequestError(text("bench_too_many").format(answers=answers, most=most))
+        return plan
+
+    def build(self) -> None:
+        """Lay the tab out; call it inside gr.Blocks."""
+        defaults, limits = self.settings.defaults, self.settings.limits
+        gr.Markdown(text("bench_about"))
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=3, min_width=320):
+                with gr.Row():
+                    chosen = gr.Radio(
+                        [(text(f"bench_set_{name}"), name) for name in (*SETS, "file")], value="article",
+                        label=text("bench_prompts"), elem_id="bench-set",
+                    )  # fmt: skip
+                    file = gr.File(
+                        label=text("bench_file"), file_types=[".txt", ".jsonl"], height=120, elem_id="bench-file"
+                    )
+                with gr.Row():
+                    offered = modes(self.settings, self.draft is not None)
+                    mode = gr.CheckboxGroup(offered, value=[defaults.mode, "ngram"], label=text("mode"))
+                    dtype = gr.CheckboxGroup(list(get_args(Dtype)), value=[defaults.dtype], label=text("dtype"))
+                    quantization = gr.CheckboxGroup(
+                        list(get_args(Precision)), value=[defaults.quantization], label=text("quantization")
+                    )
+                with gr.Row():
+                    length = gr.Slider(
+                        1, limits.max_draft_length, defaults.draft_length, step=1, label=text("draft_length")
+                    )
+                    tokens = gr.Slider(
+                        min(16, limits.max_new_tokens // 2), limits.max_new_tokens, min(200, limits.max_new_tokens),
+                        step=1, label=text("max_new_tokens"),
+                    )  # fmt: skip
+                    repeats = gr.Slider(1, limits.max_bench_repeats, 1, step=1, label=text("bench_repeats"))
+                    peers = gr.Checkbox(False, label=text("bench_peers"), info=text("bench_peers_info"))
+                    pair = gr.Dropdown(list(self.settings.pairs), value=defaults.pair, label=text("pair"))
+            with gr.Column(scale=1, min_width=180):
+                run = gr.Button(text("run"), variant="primary", size="lg", elem_id="bench-run")
+                stop = gr.Button(text("stop"), variant="stop", size="lg", elem_id="bench-stop")
+                buttons = [
+                    gr.DownloadButton(text(f"bench_{name}"), size="sm", interactive=False, elem_id=f"bench-{name}")
+                    for name in FILES
+                ]
+        status = gr.Textbox(text("bench_idle"), label=text("bench_progress"), interactive=False, elem_id="bench-status")
+        outputs = components()
+        self.fields = {
+            "chosen": chosen, "file": file, "modes": mode, "dtypes": dtype, "quantizations": quantization,
+            "draft_length": length, "max_new_tokens": tokens, "repeats": repeats, "peers": peers, "pair": pair,
+        }  # fmt: skip
+        file.upload(lambda: "file", None, chosen, queue=False, show_progress="hidden", api_visibility="private")
+        started = run.click(
+            self.on_page,
+            list(self.fields.values()),
+            [status, *outputs, *buttons],
+            show_progress="hidden",
+            api_visibility="private",
+            trigger_mode="once",
+            **self.on_device,
+        )
+        leave = gr.Button(visible="hidden", elem_id="bench-leave")  # a queued one is left on a click; see race_tab
+        leave.click(None, cancels=[started], queue=False)
+        waits = gr.Checkbox(visible="hidden")
+        stop.click(self.on_stop, None, waits, queue=False, show_progress="hidden", api_visibility="private").then(
+            None, waits, js="(waits) => { if (waits) document.getElementById('bench-leave').click(); }"
+        )
+        gr.api(self.benchmark, api_name="benchmark", **self.on_device)
+
+
+def _results(book: Book | None) -> list[Any]:
+    return shown(book.rows) if book and book.rows else blank()
+
+
+def _progress(done: int, total: int, seconds: float) -> str:
+    if not done:
+        return text("bench_running").format(done=done, total=total)
+    left = seconds / done * (total - done)
+    words = f"{left / 60:.0f} min" if left > 90 else f"{left:.0f} s"
+    return text("bench_left").format(done=done, total=total, left=words)

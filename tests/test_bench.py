@@ -1,0 +1,122 @@
+"""The benchmark on the embedded pair: complete rows, peers in the same run, stopped and gone on with."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from specdemo.bench import bench
+from specdemo.config import Limits
+from specdemo.measure.results import Book, Plan, Prompt
+from specdemo.models.pairs import PAIRS
+from specdemo.request import RequestError
+
+pytestmark = pytest.mark.model
+ROOT = Path(__file__).parents[1]
+PROMPTS = (Prompt("a", "list", "Name three fruits."), Prompt("b", "copy", "Repeat: one two one two one two"))
+SETTINGS = {"max_new_tokens": 12, "pair": "embedded"}
+PEERS = ("transformers generate", "transformers prompt lookup:3")
+
+
+def plan(*modes, **changes):
+    return Plan(PROMPTS, modes, **{"dtypes": ("fp32",), "settings": SETTINGS} | changes)
+
+
+def run(asked, book, cancelled=None):
+    return list(bench(asked, book, Limits(), PAIRS, cancelled or Event()))
+
+
+def test_every_mode_and_peer_gives_a_whole_row_and_the_same_ids():
+    asked = plan("tree", "auto", *PEERS)
+    rows = run(asked, Book(asked, {}))
+    assert len(rows) == len(asked.cases()) == 10
+    for row in rows:
+        assert 0 < row["ttft_s"] < row["latency_s"] and row["tokens"] == 12 or row["finish"] == "eos"
+        assert row["lossless"] == "identical" and row["speed_up"] > 0 and row["score"] < 0
+        assert row["ends"][-1][0] == row["tokens"]
+        if row["mode"] in PEERS:
+            assert row["steps"] == 0 and row["tokens_per_step"] is None
+        own = [other for other in rows if other["prompt"] == row["prompt"]]
+        assert row["score"] == pytest.approx(own[0]["score"], abs=1e-4)
+    assert {row["speed_up"] for row in rows if row["mode"] == "plain"} == {1.0}
+
+
+def test_a_stop_keeps_whole_rows_and_the_next_run_measures_only_the_rest(tmp_path):
+    asked, cancelled = plan("ngram"), Event()
+    for _ in bench(asked, Book(asked, {}, tmp_path / "rows.jsonl"), Limits(), PAIRS, cancelled):
+        if len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3:
+            cancelled.set()
+    book = Book(asked, {}, tmp_path / "rows.jsonl")
+    first = list(book.rows)
+    assert len(first) == 2
+    rest = run(asked, book)
+    assert len(rest) == 2 and book.rows[:2] == first
+    assert {row["lossless"] for row in rest} == {"identical"}
+
+
+def test_cancelled_in_mid_answer_it_adds_no_row():
+    for mode in ("ngram", "transformers generate"):
+        asked, cancelled = plan(mode, settings=SETTINGS | {"max_new_tokens": 400}), Event()
+        book = Book(asked, {})
+        cancelled.set()
+        assert run(asked, book, cancelled) == [] == book.rows
+
+
+@pytest.mark.parametrize(
+    ("modes", "changes", "message"),
+    [
+        (("staged",), {}, "staged needs a draft model"),
+        (("transformers assisted",), {}, "assisted needs a draft model"),
+        (("tree",), {"dtypes": ("fp8",)}, "dtype: "),
+        (("tree",), {"quantizations": ("nf5",)}, "quantization: "),
+        (("tree",), {"draft_lengths": (99,)}, "draft_length: "),
+        (("tree",), {"settings": {"max_new_tokens": 9999}}, "max_new_tokens: "),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is(modes, changes, message):
+    asked = plan(*modes, **changes)
+    book = Book(asked, {})
+    with pytest.raises(RequestError, match=message):
+        run(asked, book)
+    assert not book.rows
+
+
+def test_the_command_prints_json_last_and_writes_csv_and_markdown(tmp_path):
+    (tmp_path / "p.txt").write_text("Name two colours.\n")
+    files = {"--csv": "r.csv", "--markdown": "r.md", "--out": "rows.jsonl"}
+    written = [part for option, name in files.items() for part in (option, tmp_path / name)]
+    asked = ["--prompts", tmp_path / "p.txt", "--modes", "ngram", "--max-new-tokens", 8, "--dtypes", "fp32", "--json"]
+    command = [sys.executable, "-m", "specdemo", "bench", *map(str, [*asked, *written])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.keys() == {"rows", "averages", "machine"}
+    assert [row["mode"] for row in found["rows"]] == ["plain", "ngram"]
+    assert found["rows"][0].keys() >= {
+        "prompt", "kind", "mode", "quantization", "dtype", "draft_length", "tokens", "latency_s", "ttft_s",
+        "decode_tokens_per_s", "score", "tokens_per_step", "acceptance_rate", "speed_up", "lossless",
+    }  # fmt: skip
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 3
+    assert "python -m specdemo bench" in (tmp_path / "r.md").read_text()
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert json.loads(again.stdout.splitlines()[-1])["rows"] == found["rows"]  # nothing was measured anew
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompts", "/nowhere.txt"], "No such file"),
+        (["--modes", "magic"], "modes: there is no 'magic'"),
+        (["--pair", "none"], "pair: there is no 'none'"),
+        (["--max-new-tokens", "0"], "max_new_tokens: "),
+        (["--quantizations", "nf5"], "quantization: "),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments, message):
+    done = subprocess.run(
+        [sys.executable, "-m", "specdemo", "bench", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
