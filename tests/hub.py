@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
                 for file in sorted(folder.iterdir())
             ]
             siblings = [{"rfilename": file["path"]} for file in files]
-            info = files if rest[0] == "tree" else {"id": name, "sha": COMMIT, "siblings": siblings}
+            info = files if rest[:1] == ["tree"] else {"id": name, "sha": COMMIT, "siblings": siblings}
             return self.answer(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
         if status == "gated" and token in (None, "stranger"):
             return self.answer(403 if token else 401, b"", {"X-Error-Code": "GatedRepo"})

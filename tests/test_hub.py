@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx2
 import pytest
 from hub import Hub
 from huggingface_hub import constants
@@ -106,11 +105,15 @@ def test_no_network_and_offline_are_told_apart(hub, monkeypatch):
 
 
 def test_a_hub_that_says_nothing_is_given_up_on(hub, monkeypatch):
-    from huggingface_hub.utils import get_session
-
-    monkeypatch.setattr(get_session(), "timeout", httpx2.Timeout(0.3))
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.3)
     hub.silent.set()
     assert "cannot be reached" in (look("some/model").refusal or "")
+
+
+def test_broken_weights_are_told_in_one_line(hub):
+    with pytest.raises(LoadError, match="cannot load 'some/model'") as caught:
+        load(Pair("tried", "", "some/model"), "fp32")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_broken_config_on_the_hub_is_told(hub):
@@ -119,9 +122,9 @@ def test_a_broken_config_on_the_hub_is_told(hub):
 
 
 def test_a_pair_that_cannot_work_is_refused_before_its_weights_are_asked_for(hub, tmp_path):
-    words = ["other", *(f"w{i}" for i in range(1, 32))]
+    words = [*(f"w{i}" for i in range(31)), "other"]
     hub.models["some/draft"] = Path(folder(tmp_path / "draft", CONFIGS["llama"](), tokenizer(words)))
-    with pytest.raises(LoadError, match="id 0 is 'other' in the draft"):
+    with pytest.raises(LoadError, match="id 31 is 'other' in the draft"):
         load(Pair("tried", "", "some/model", "some/draft"), "fp32")
     assert not [path for path in hub.asked if path.endswith((".safetensors", ".bin"))]
 

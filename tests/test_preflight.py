@@ -81,6 +81,14 @@ def test_an_added_token_does_not_hide_an_ordinary_one(make):
     assert report.refusal is not None and "id 32" in report.refusal
 
 
+def test_another_end_of_an_answer_is_said(make):
+    target, draft = make(special={32: "<end>"}), make(special={32: "<end>"})
+    (Path(target) / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+    report = look(target, draft)
+    assert report.refusal is None and "'<end>' in the target" in sentences(report, Level.WARNING, "vocabulary")[0]
+    assert sentences(look(draft, draft), Level.WARNING, "vocabulary") == []
+
+
 def test_a_draft_with_a_shorter_context_is_said_and_allowed(make):
     report = look(make(max_position_embeddings=4096), make(max_position_embeddings=2048))
     assert report.refusal is None

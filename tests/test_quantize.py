@@ -8,6 +8,7 @@ from tiny import CONFIGS, model
 from torch import nn
 
 from specdemo.engine.cache import CachedModel
+from specdemo.engine.types import Origin
 from specdemo.measure.memory import weight_bytes
 from specdemo.models import kernels, size
 from specdemo.models.load import load, unpacked
@@ -112,13 +113,14 @@ def test_the_draft_is_quantized_only_where_both_are_asked_for():
 @pytest.mark.parametrize("kind", ["nf4", "int8"])
 def test_the_embedded_target_answers_and_drafts_with_its_head_when_quantized(kind):
     loaded = load(PAIRS["embedded"], "fp32", Quantization(kind))
-    request = RaceRequest(prompt="What is the capital of France?", dtype="fp32", mode="tree", max_new_tokens=10)
+    prompt = "The capital of France is"
+    request = RaceRequest(prompt=prompt, dtype="fp32", mode="tree", max_new_tokens=3, chat_template=False)
     run = Run(request, loaded, Event())
     for _ in run:
         pass
     result = run.result()
     assert "Paris" in result["plain"]["text"]
-    assert result["speculative"]["origins"]["draft"] > 0
+    assert Origin.DRAFT in {node.origin for _, step in run.trace.steps for node in step.nodes}
     # 106,168,320 weights of layers; float32 remain the norms, the embedding, and the packed head's copy of it.
     scales = {"nf4": 106_168_320 * (0.5 + 4 / 64), "int8": 106_168_320}[kind]
     rest = 4 * (134_515_008 - 106_168_320 + 49152 * 576)

@@ -18,8 +18,6 @@ SPACE_ADDS = ["gradio[oauth,mcp]=={gradio}", "uvicorn>=0.14.0", "websockets>=10.
 PROVIDED_BY_THE_SPACE = {"spaces"}
 
 USED_BY_OTHERS = {
-    "accelerate": "transformers places weights on a device while they load with it",
-    "bitsandbytes": "transformers quantizes with it",
     "gguf": "transformers reads the embedded target's file with it",
     "safetensors": "transformers reads and writes checkpoints with it",
     "pyyaml": "pydantic-settings reads spaces_config.yaml with it",

@@ -79,7 +79,7 @@ def _fetched(name: str) -> Path:
     bars = not are_progress_bars_disabled()
     disable_progress_bars()  # a few small files; and a refusal is one line
     try:
-        return Path(snapshot_download(name, allow_patterns=SMALL_FILES))
+        return Path(snapshot_download(name, allow_patterns=SMALL_FILES, local_files_only=not _answers(name)))
     except HFValidationError as error:
         wrong = "there is no such directory, and a model id is written owner/name"
         raise LoadError(f"cannot load {name!r}: {wrong}") from error
@@ -91,6 +91,20 @@ def _fetched(name: str) -> Path:
     finally:
         if bars:
             enable_progress_bars()
+
+
+def _answers(name: str) -> bool:
+    """Whether the hub says anything at all within HF_HUB_ETAG_TIMEOUT; a download would wait for it without end."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        HfApi().model_info(name, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except (HfHubHTTPError, HFValidationError):
+        return True
+    except Exception:  # no network, no such host, a proxy's refusal, nothing in time: what is here must do
+        return False
+    return True
 
 
 def refusal(name: str, error: BaseException) -> str:
@@ -110,7 +124,7 @@ def refusal(name: str, error: BaseException) -> str:
         return f"it is gated: accept its licence at {page}, then put {token}"
     if status in (401, 403) and has_token:
         return f"the hub does not accept your token ({status}): put a valid one in the environment variable HF_TOKEN"
-    if isinstance(error, RepositoryNotFoundError) or status == 404:
+    if isinstance(error, RepositoryNotFoundError) or status in (401, 403, 404):
         return f"the hub has no such model ({page}), or it is private: check the spelling, or put {token}"
     if status is not None:
         return f"the hub answered with status {status}; try again later"

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
@@ -73,14 +74,17 @@ def resolve_dtype(dtype: Dtype, on: torch.device) -> Dtype:
     return "bf16" if any(capabilities.get(name) for name in native) else "fp32"
 
 
-@lru_cache(maxsize=2)
 def load(pair: Pair, dtype: Dtype, quantization: Quantization | None = None) -> Loaded:
     """Load a pair, or return it if it is one of the two used last. dtype: "bf16" or "fp32", already resolved.
 
     Raises LoadError with the preflight's reason, before any weights are read or fetched, if the pair cannot work
     here; and if weights are missing or broken.
     """
-    quantization = quantization or Quantization()
+    return _loaded(pair, dtype, quantization or Quantization())
+
+
+@lru_cache(maxsize=2)
+def _loaded(pair: Pair, dtype: Dtype, quantization: Quantization) -> Loaded:
     report, candidates = _examined(pair, dtype, quantization)
     target = _model(candidates[0], report, quantization)
     draft = _model(candidates[1], report, quantization, beside=target) if pair.draft is not None else None
@@ -96,8 +100,8 @@ def load(pair: Pair, dtype: Dtype, quantization: Quantization | None = None) -> 
 
 def _examined(pair: Pair, dtype: Dtype, quantization: Quantization) -> tuple[Report, list[Candidate]]:
     report, candidates = examine(pair, dtype, quantization)
-    if report.refusal is not None and report.needed and load.cache_info().currsize:
-        load.cache_clear()  # the pairs used last are what fills the memory
+    if report.refusal is not None and report.needed and _loaded.cache_info().currsize:
+        _loaded.cache_clear()  # the pairs used last are what fills the memory
         gc.collect()
         report, candidates = examine(pair, dtype, quantization)
     if report.refusal is not None:
@@ -154,7 +158,7 @@ def unpacked(
             device_map=where,
             quantization_config=quantization.config(DTYPES[dtype]) if quantization else None,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise LoadError(f"cannot load {name!r}: {str(error).splitlines()[0]}") from error
     return model.eval()
 

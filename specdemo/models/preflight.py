@@ -195,6 +195,9 @@ def _check_vocabulary(report: Report, target: Candidate, draft: Candidate | None
             f"the logits are {target.width:,} (target) and {draft.width:,} (draft) wide; the difference is padding, "
             "which is never drafted",
         )
+    if target.tokenizer.eos_token != draft.tokenizer.eos_token:
+        ends = f"{target.tokenizer.eos_token!r} in the target and {draft.tokenizer.eos_token!r} in the draft"
+        report.add(Level.WARNING, "vocabulary", f"an answer ends with {ends}; the target's counts")
     if bool(target.tokenizer.chat_template) != bool(draft.tokenizer.chat_template):
         chat, base = (target, draft) if target.tokenizer.chat_template else (draft, target)
         report.add(
