@@ -39,7 +39,7 @@ def small_files(name: str) -> Path:
     return folder
 
 
-# What reads a model is told trust_remote_code=False: left unsaid, transformers asks on the terminal, and may hear a yes.
+# What reads a model is told trust_remote_code=False: left unsaid, transformers asks on the terminal and may hear a yes.
 
 
 def read_config(name: str) -> PreTrainedConfig:
