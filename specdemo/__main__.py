@@ -144,19 +144,20 @@ def deploy(
 ) -> None:
     """Make a Space of this folder, or update it; docs/deploy.md has the details."""
     from specdemo import deploy as deployment
+    from specdemo.staging import DeployError, stage
 
     def tell(words: str) -> None:
         print(words, file=sys.stderr)
 
     try:
-        order = deployment.Order(repo, target, _settings().space, update, private)
+        order = deployment.Order(repo, target, _settings(), update, private)
         if dry_run is None:
             print(deployment.deploy(order, tell))
             return
-        for name in deployment.stage(order.space, target, dry_run):
+        for name in stage(order.settings, target, dry_run):
             print(name)
         tell(f"these files are in {dry_run}; nothing was uploaded")
-    except deployment.DeployError as error:
+    except DeployError as error:
         _refuse(error, 2)
 
 

@@ -1,15 +1,10 @@
-"""spaces_config.yaml -> a Space: write the folder that is its repository, check it, upload it, wait until it runs.
-
-Writing and checking need no network and no token. What is uploaded is that folder, and nothing else.
-"""
+"""spaces_config.yaml -> a Space: create it, set it up, upload its folder, wait until it runs."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import re
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,26 +14,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
-from huggingface_hub import HfApi, SpaceCard, get_token
+from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import disable_progress_bars, filter_repo_objects, validate_repo_id, yaml_dump
+from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
+from specdemo.config import Settings
 from specdemo.space import Space, Target
+from specdemo.staging import IGNORED, DeployError, stage
 
 T = TypeVar("T")
-ROOT = Path(__file__).parent.parent
-SHIPPED = ["app.py", "requirements.txt", "spaces_config.yaml", "LICENSE", "README.md", "docs/**/*", "specdemo/**/*"]
-DOCKER_TOO = ["Dockerfile", ".dockerignore"]
-IGNORED = ["*__pycache__/*", "*.pyc", "*/.*"]
 PASSING = (429, 500, 502, 503, 504)  # HTTP: the next attempt may succeed
 ATTEMPTS = 5
 SECRET_PREFIX = "SPACE_"  # SPACE_HF_TOKEN holds the Space's HF_TOKEN: whoever deploys has a token of that name as well
 LOG_LINES = 40
-
-
-class DeployError(RuntimeError):
-    """The Space was not deployed; the message says why and what to change, and holds no secret."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +40,7 @@ class Order:
 
     repo: str
     target: Target
-    space: Space
+    settings: Settings
     update: bool = False
     private: bool = False
     patience_s: float = 1800.0
@@ -65,55 +54,9 @@ class Order:
         if self.repo.count("/") != 1:
             raise DeployError(f"{self.repo!r} is no name of a Space; write OWNER/NAME")
 
-
-# --- the folder ----------------------------------------------------------------------------------------------------
-
-
-def stage(space: Space, target: Target, folder: Path) -> list[str]:
-    """Write the Space's repository to `folder`, new or empty; returns its files. Raises DeployError."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DeployError(f"{folder} is not an empty folder; name a new one")
-    found = {path for pattern in _patterns(target) for path in ROOT.glob(pattern) if path.is_file()}
-    names = sorted(filter_repo_objects((path.relative_to(ROOT).as_posix() for path in found), ignore_patterns=IGNORED))
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, folder / name)
-    readme = folder / "README.md"
-    front = yaml_dump(space.front_matter(target), sort_keys=False)
-    readme.write_text(f"---\n{front}---\n\n{readme.read_text('utf-8')}", "utf-8")
-    problems = _problems(space, target, folder)
-    if problems:
-        raise DeployError("; ".join(problems))
-    return names
-
-
-def _patterns(target: Target) -> list[str]:
-    return [*SHIPPED, *(DOCKER_TOO if target == "docker" else [])]
-
-
-def _problems(space: Space, target: Target, folder: Path) -> list[str]:
-    """What would keep the folder from becoming a running Space, one line each."""
-    front = space.front_matter(target)
-    absent = [name for name in _patterns(target) if "*" not in name and not (folder / name).is_file()]
-    if absent:
-        return [f"these files are missing here: {', '.join(absent)}"]
-    problems = []
-    if SpaceCard.load(folder / "README.md").data.to_dict() != front:
-        problems.append("README.md: its front matter does not say what space.card says; is there a second block?")
-    if target == "docker":
-        exposed = re.findall(r"^EXPOSE (\d+)$", (folder / "Dockerfile").read_text(), re.MULTILINE)
-        if exposed != [str(front["app_port"])]:
-            problems.append(f"Dockerfile: EXPOSE {front['app_port']}, as space.targets.docker.app_port says")
-        return problems
-    pins = (folder / "requirements.txt").read_text().splitlines()
-    if f"gradio=={space.sdk_version}" not in pins:
-        problems.append(f"requirements.txt: pin gradio=={space.sdk_version}, as space.sdk_version says")
-    if not (folder / space.app_file).is_file():
-        problems.append(f"space.app_file: there is no {space.app_file} among the files of the Space")
-    return problems
-
-
-# --- the Space -----------------------------------------------------------------------------------------------------
+    @property
+    def space(self) -> Space:
+        return self.settings.space
 
 
 def deploy(order: Order, tell: Callable[[str], None], environment: Mapping[str, str] = os.environ) -> str:
@@ -130,7 +73,7 @@ def deploy(order: Order, tell: Callable[[str], None], environment: Mapping[str, 
     hub = _Hub(order, HfApi(token=token), hidden=[token, *secrets.values()])
     with tempfile.TemporaryDirectory() as name, _logged(hub.without_secrets):
         folder = Path(name)
-        files = stage(order.space, order.target, folder)
+        files = stage(order.settings, order.target, folder)
         return hub.deploy(folder, secrets, lambda words: tell(hub.without_secrets(words)), len(files))
 
 
@@ -250,8 +193,6 @@ class _Hub:
             return attempts(call)
         except HfHubHTTPError as error:
             raise DeployError(self.without_secrets(_words(what, self.order, error))) from None
-        except TimeoutError as error:
-            raise DeployError(f"{error} Look at it on the Hub.") from None
         except httpx2.TransportError as error:
             raise DeployError(self.without_secrets(f"cannot {what}: the Hub does not answer ({error})")) from None
         except (OSError, ValueError) as error:  # a file that cannot be read; front matter that the Hub does not accept

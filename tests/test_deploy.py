@@ -11,13 +11,16 @@ from huggingface_hub import SpaceCard
 from spaces_hub import COMMIT, hub
 
 from specdemo import deploy as deployment
-from specdemo.config import read
-from specdemo.deploy import DeployError, Order, deploy, stage
+from specdemo import staging
+from specdemo.config import Settings, read
+from specdemo.deploy import Order, deploy
 from specdemo.space import TARGETS, Space
+from specdemo.staging import DeployError, stage
 
 ROOT = Path(__file__).parents[1]
 TOKEN, SECRET = "hf_tokenthatmaywrite", "hf_secretofthespace"
-SPACE = read().space
+SETTINGS = read()
+SPACE = SETTINGS.space
 CREATE, RUNTIME = "POST repos/create", "GET spaces/me/demo/runtime"
 COMMIT_CALL, HARDWARE = "POST spaces/me/demo/commit/main", "POST spaces/me/demo/hardware"
 GONE = [(502, "bad gateway")] * deployment.ATTEMPTS
@@ -31,18 +34,21 @@ def server(monkeypatch):
         yield server
 
 
-def space_with(**changes) -> Space:
-    """SPACE with other secrets, or with other variables of the gradio target."""
-    raw = SPACE.model_dump(mode="json")
-    raw["targets"]["gradio"]["variables"] = changes.pop("variables", {})
-    return Space.model_validate(raw | changes)
+def settings_with(variables: dict[str, str] | None = None, pairs: list[str] | None = None, **changes) -> Settings:
+    """SETTINGS with another Space: other secrets, other variables of the gradio and the docker target."""
+    raw = SPACE.model_dump(mode="json") | changes
+    for target in ("gradio", "docker"):
+        raw["targets"][target]["variables"] = variables or {}
+    return Settings(space=Space.model_validate(raw), pairs=pairs or SETTINGS.pairs)
 
 
-def ordered(space: Space = SPACE, environment: dict[str, str] | None = None, **options) -> tuple[str, list[str]]:
+def ordered(
+    settings: Settings = SETTINGS, environment: dict[str, str] | None = None, **options
+) -> tuple[str, list[str]]:
     """(address, lines told) of a deployment that does not wait long."""
     told: list[str] = []
     options = {"repo": "me/demo", "target": "gradio", "poll_s": 0.01} | options
-    return deploy(Order(space=space, **options), told.append, environment or {}), told
+    return deploy(Order(settings=settings, **options), told.append, environment or {}), told
 
 
 def refused(**options) -> str:
@@ -65,7 +71,7 @@ def deciding(calls: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_hubs_own_class_reads_the_front_matter_of_the_config(target, tmp_path):
-    stage(SPACE, target, tmp_path / "new")
+    stage(SETTINGS, target, tmp_path / "new")
     card = SpaceCard.load(tmp_path / "new" / "README.md")
     assert card.data.to_dict() == SPACE.front_matter(target)
     assert card.text.strip() == (ROOT / "README.md").read_text().strip()
@@ -73,7 +79,7 @@ def test_the_hubs_own_class_reads_the_front_matter_of_the_config(target, tmp_pat
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_folder_holds_what_the_demo_needs_and_nothing_else(target, tmp_path):
-    names = stage(SPACE, target, tmp_path)
+    names = stage(SETTINGS, target, tmp_path)
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert written == set(names)
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
@@ -86,7 +92,7 @@ def test_the_folder_holds_what_the_demo_needs_and_nothing_else(target, tmp_path)
 
 
 def test_the_page_of_the_folder_is_built_without_the_rest_of_the_project(tmp_path):
-    stage(SPACE, "gradio", tmp_path)
+    stage(SETTINGS, "gradio", tmp_path)
     code = "import app, specdemo; print(specdemo.__file__); print(app.read().space.app_file)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -95,19 +101,19 @@ def test_the_page_of_the_folder_is_built_without_the_rest_of_the_project(tmp_pat
 
 def test_what_should_not_be_shipped_stays_at_home(tmp_path, monkeypatch):
     root = tmp_path / "root"
-    for name in [*deployment.SHIPPED, "specdemo/a.py", "specdemo/.env", "specdemo/__pycache__/a.pyc", "docs/.DS_Store"]:
+    for name in [*staging.SHIPPED, "specdemo/a.py", "specdemo/.env", "specdemo/__pycache__/a.pyc", "docs/.DS_Store"]:
         if "*" not in name:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(f"gradio=={SPACE.sdk_version}\n")
-    monkeypatch.setattr(deployment, "ROOT", root)
-    names = stage(SPACE, "gradio", tmp_path / "new")
+    monkeypatch.setattr(staging, "ROOT", root)
+    names = stage(SETTINGS, "gradio", tmp_path / "new")
     assert sorted(name for name in names if "/" in name) == ["specdemo/a.py"]
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(DeployError, match="not an empty folder"):
-        stage(SPACE, "gradio", tmp_path)
+        stage(SETTINGS, "gradio", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
@@ -120,7 +126,28 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
 )
 def test_a_folder_that_would_not_run_is_refused(change, target, message, tmp_path):
     with pytest.raises(DeployError, match=message):
-        stage(space_with(**change), target, tmp_path)
+        stage(settings_with(**change), target, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "target", "changes", "words"),
+    [
+        (["embedded", "gemma2"], "gradio", {}, ["HF_TOKEN", "google/gemma-2-2b-it, google/gemma-2-9b-it"]),
+        (["embedded", "gemma2"], "gradio", {"secrets": ["HF_TOKEN"]}, []),
+        (["embedded", "smollm2"], "docker", {}, ["HF_HUB_OFFLINE", "smollm2"]),
+        (["embedded", "smollm2"], "docker", {"variables": {"HF_HUB_OFFLINE": "0"}}, []),
+        (["embedded", "smollm2"], "gradio", {}, []),
+        (["embedded", "nothing"], "gradio", {}, ["there is no 'nothing'"]),
+    ],
+)
+def test_a_pair_that_the_space_could_not_fetch_is_told_of(pairs, target, changes, words, tmp_path):
+    settings = settings_with(pairs=pairs, **changes)
+    if not words:
+        stage(settings, target, tmp_path)
+        return
+    with pytest.raises(DeployError) as refusal:
+        stage(settings, target, tmp_path)
+    assert all(word in str(refusal.value) for word in words)
 
 
 def test_the_dry_run_needs_no_token_and_no_network(tmp_path):
@@ -148,8 +175,8 @@ def test_the_dry_run_needs_no_token_and_no_network(tmp_path):
 
 
 def test_a_space_is_created_set_up_filled_and_awaited_in_this_order(server, tmp_path):
-    space = space_with(secrets=["HF_TOKEN"], variables={"SPECDEMO_LIMITS__MAX_NEW_TOKENS": "256"})
-    address, told = ordered(space, {"SPACE_HF_TOKEN": SECRET})
+    settings = settings_with(secrets=["HF_TOKEN"], variables={"SPECDEMO_LIMITS__MAX_NEW_TOKENS": "256"})
+    address, told = ordered(settings, {"SPACE_HF_TOKEN": SECRET})
     assert address == f"{server.address}/spaces/me/demo"
     assert deciding(server.calls) == [
         "GET spaces/me/demo",
@@ -165,7 +192,7 @@ def test_a_space_is_created_set_up_filled_and_awaited_in_this_order(server, tmp_
     assert said["POST spaces/me/demo/variables"] == {"key": "SPECDEMO_LIMITS__MAX_NEW_TOKENS", "value": "256"}
     assert said["POST spaces/me/demo/secrets"] == {"key": "HF_TOKEN", "value": SECRET}
     assert server.tokens - {""} == {f"Bearer {TOKEN}"}
-    stage(space, "gradio", tmp_path)
+    stage(settings, "gradio", tmp_path)
     assert server.files == {
         path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
     }
@@ -206,7 +233,7 @@ def test_a_space_that_still_runs_an_earlier_commit_is_not_taken_for_the_new_one(
 @pytest.mark.parametrize("status", deployment.PASSING)
 def test_a_passing_failure_is_tried_again(server, call, status):
     server.failures[call] = [(status, "a moment, please")] * 2
-    ordered(space_with(secrets=["HF_TOKEN"]), {"SPACE_HF_TOKEN": SECRET})
+    ordered(settings_with(secrets=["HF_TOKEN"]), {"SPACE_HF_TOKEN": SECRET})
     assert server.failures[call] == [] and server.stages == ["RUNNING"]
 
 
@@ -229,7 +256,7 @@ def test_without_a_token_nothing_is_asked(server, monkeypatch):
 
 def test_without_a_secrets_value_nothing_is_asked(server):
     message = refused(
-        space=space_with(secrets=["HF_TOKEN", "OTHER"]), environment={"SPACE_OTHER": "x", "HF_TOKEN": "y"}
+        settings=settings_with(secrets=["HF_TOKEN", "OTHER"]), environment={"SPACE_OTHER": "x", "HF_TOKEN": "y"}
     )
     assert message == "the Space's secrets come from the environment; set SPACE_HF_TOKEN"
     assert server.calls == []
@@ -238,7 +265,7 @@ def test_without_a_secrets_value_nothing_is_asked(server):
 @pytest.mark.parametrize("repo", ["demo", "me/demo/x", "me/..", "../demo", "me/de mo", "", "me/"])
 def test_a_name_that_is_none_is_refused(repo):
     with pytest.raises(DeployError, match="no name of a Space"):
-        Order(repo, "gradio", SPACE)
+        Order(repo, "gradio", SETTINGS)
 
 
 def test_a_name_that_is_taken_is_left_alone_unless_told_to_update(server):
@@ -286,7 +313,7 @@ def test_a_hub_that_does_not_answer_is_said_to(server, monkeypatch):
 def test_a_space_that_fails_is_told_with_the_end_of_its_log_and_no_secret(server, stage, log):
     server.stages = ["BUILDING", stage]
     server.log = [f"line {i}\n" for i in range(100)] + [f"token={SECRET} {TOKEN}\n"]
-    message = refused(space=space_with(secrets=["HF_TOKEN"]), environment={"SPACE_HF_TOKEN": SECRET})
+    message = refused(settings=settings_with(secrets=["HF_TOKEN"]), environment={"SPACE_HF_TOKEN": SECRET})
     assert message.startswith(f"me/demo is {stage}.") and message.endswith("token=*** ***")
     assert "line 99" in message and "line 9\n" not in message
     assert f"GET spaces/me/demo/logs/{log}" in server.calls

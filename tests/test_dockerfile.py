@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from dockerfile_parse import DockerfileParser
 
-from specdemo import deploy
+from specdemo import staging
 from specdemo.config import read
 
 ROOT = Path(__file__).parents[1]
@@ -86,7 +86,7 @@ def test_what_is_copied_is_there_is_let_through_and_is_in_the_folder_of_a_space(
     assert (ROOT / file).exists()
     rules = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in rules and f"!{file}" in rules
-    shipped = [pattern.replace("**/*", "*") for pattern in [*deploy.SHIPPED, *deploy.DOCKER_TOO]]
+    shipped = [pattern.replace("**/*", "*") for pattern in [*staging.SHIPPED, *staging.DOCKER_TOO]]
     assert any(fnmatch(file, pattern) or fnmatch(f"{file}/x", pattern) for pattern in shipped)
 
 

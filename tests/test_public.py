@@ -20,7 +20,6 @@ from specdemo.config import Settings, read
 from specdemo.models import load, pairs
 from specdemo.models.load import LoadError
 from specdemo.request import RaceRequest
-from specdemo.ui.race_tab import FIELDS
 
 ROOT = Path(__file__).parents[1]
 GOOD = {"prompt": "Name the days of the week.", "mode": "ngram", "dtype": "fp32", "max_new_tokens": 8}
@@ -85,16 +84,17 @@ def test_no_endpoint_takes_a_models_name(listed_and_not):
     told = listed_and_not.view_api(return_format="dict", print_info=False)
     assert set(told["named_endpoints"]) == {"/race", "/race_once"} and told["unnamed_endpoints"] == {}
     for endpoint in told["named_endpoints"].values():
-        assert {parameter["parameter_name"] for parameter in endpoint["parameters"]} == set(FIELDS)
-    assert "draft" not in FIELDS and set(RaceRequest.model_fields) - set(FIELDS) == {"draft"}
+        taken = {parameter["parameter_name"] for parameter in endpoint["parameters"]}
+        assert set(RaceRequest.model_fields) - taken == {"target", "draft"} and taken <= set(RaceRequest.model_fields)
 
 
 @pytest.mark.parametrize("endpoint", ["/race", "/race_once"])
-def test_a_draft_that_is_named_all_the_same_is_not_loaded(listed_and_not, monkeypatch, endpoint):
+@pytest.mark.parametrize("field", ["draft", "target"])
+def test_a_model_that_is_named_all_the_same_is_not_loaded(listed_and_not, monkeypatch, endpoint, field):
     asked = []
-    monkeypatch.setattr(running, "load_for", lambda request: asked.append(request.draft))
+    monkeypatch.setattr(running, "load_for", lambda request: asked.append(getattr(request, field)))
     address = f"{listed_and_not.src.rstrip('/')}/gradio_api/call/v2{endpoint}"
-    made = httpx.post(address, json=GOOD | {"mode": "chain", "draft": "openai-community/gpt2"})
+    made = httpx.post(address, json=GOOD | {"mode": "chain", field: "openai-community/gpt2"})
     if made.status_code == 200:  # Gradio drops what it does not know
         event = made.json()["event_id"]
         httpx.get(f"{listed_and_not.src.rstrip('/')}/gradio_api/call{endpoint}/{event}", timeout=60)
@@ -169,7 +169,7 @@ def test_a_secret_is_in_no_page_no_answer_and_no_log(space):
     assert all(len(text) > 1000 for text in shown)
     shown.append(json.dumps(client.predict(api_name="/race_once", **GOOD)))
     shown += list(client.submit(api_name="/race", **GOOD))
-    shown += [raced(client, endpoint, prompt=SECRET[:6], mode="chain") for endpoint in ("/race", "/race_once")]
+    shown += [raced(client, endpoint, prompt=SECRET[:6], mode="staged") for endpoint in ("/race", "/race_once")]
     shown += [raced(client, endpoint, pair="gpt2") for endpoint in ("/race", "/race_once")]
     shown.append(log.read_text())
     assert len(shown) > 8 and not any(SECRET in text for text in shown)
