@@ -18,7 +18,7 @@ from specdemo.measure.recording import Recording, side_by_side
 from specdemo.measure.scoreboard import rows
 from specdemo.measure.trace import PATHS, read, write
 from specdemo.ui import build as build_module
-from specdemo.ui.replay_tab import ReplayTab
+from specdemo.ui.replay_tab import REPLAYS, ReplayTab
 from specdemo.ui.texts import text
 
 pytestmark = pytest.mark.browser
@@ -58,7 +58,9 @@ def opened(page: Page, address: str) -> Page:
 def visit(page: Page, address: str, query: str = "") -> Page:
     page.goto(f"{address}{query}")
     page.get_by_role("tab", name=text("replay")).click()
-    expect(stage(page).locator(".hint")).to_have_count(2)
+    expect(stage(page).locator(".hint")).to_have_text([text("replay_hint")] * 2)
+    page.wait_for_timeout(500)
+    expect(stage(page).locator(".hint")).to_have_text([text("replay_hint")] * 2)
     return page
 
 
@@ -228,6 +230,23 @@ def test_a_page_that_is_closed_ends_its_replay(page):
             while tabs[0]._playing and monotonic() < deadline:
                 sleep(0.1)
             assert tabs[0]._playing == {}
+
+
+def test_a_visitor_who_must_wait_sees_the_place_in_the_queue(page, other):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_module, "Warmup", NoModel)
+        patch.setitem(REPLAYS, "concurrency_limit", 1)
+        with served(Settings()) as place:
+            visit(page, place)
+            visit(other, place)
+            page.locator(f"#replay-{NAME}").click()
+            expect(steps(page).first).to_be_visible(timeout=PLAY_MS)
+            other.locator("#replay-open").click()
+            expect(other.locator("#replay-turn")).to_contain_text("queue")
+            page.locator("#pause").click()
+            expect(steps(other).first).to_be_visible(timeout=PLAY_MS)
+            other.close()
+            page.close()
 
 
 # --- files from anywhere ------------------------------------------------------------------------------------
