@@ -271,8 +271,7 @@ def test_the_shipped_races_are_there_differ_and_are_named():
         assert shipped.path(name).stat().st_size < 200_000
         trace = read(shipped.path(name))
         assert trace.machine["processor"] and trace.models["pair"] == "embedded"
-        request = RaceRequest(**{"max_new_tokens": shipped.TOKENS} | dict(asked))
-        for field, value in request.model_dump(exclude={"dtype"}).items():
+        for field, value in ({"max_new_tokens": shipped.TOKENS} | dict(asked)).items():
             assert trace.settings[field] == value, f"{name} was recorded with another {field}: record it again"
         assert {tally.finish for tally in trace.tallies().values()} <= {"eos", "length"}
 
