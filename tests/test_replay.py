@@ -321,8 +321,10 @@ def test_a_second_race_of_a_page_silences_the_first_and_other_pages_play_on(monk
     tab, name = replay_tab.ReplayTab(), shipped.names()[0]
     first, elsewhere = tab.on_shipped(visitor("a"), name, 1.0), tab.on_shipped(visitor("b"), name, 1.0)
     next(first), next(elsewhere)
+    silenced = tab._playing["a"]
     second = tab.on_shipped(visitor("a"), name, 1.0)
     next(second)
+    assert silenced.stopped.is_set()
     assert list(first) == []
     assert next(second, None) and next(elsewhere, None)
     tab.on_pause(visitor("a"))
