@@ -57,6 +57,8 @@ def test_figures_without_a_denominator_are_none():
     assert (t.acceptance_rate, t.tokens_per_step, t.ttft_s, t.decode_tokens_per_s, t.score) == (None,) * 5
     assert tally(FIRST).decode_tokens_per_s is None
     assert speed_up(t, tally(FIRST)) is None
+    timeless = tally(Step((token(),)), Step((token(),)))
+    assert timeless.decode_tokens_per_s is None and speed_up(timeless, timeless) is None
 
 
 def test_speed_up_compares_the_same_number_of_tokens():

@@ -113,6 +113,8 @@ def raw_trace():
         ("steps.1.1.tokens.0.id", -1, r"damaged at steps\.1\.tokens"),
         ("steps.1.1.tokens.0.logprob", None, r"damaged at steps\.1\.1\.tokens\.0\.logprob"),
         ("steps.1.1.tokens.0.logprob", -1e300, r"damaged at steps\.1\.tokens"),
+        ("steps.1.1.tokens.0.margin", float("nan"), r"damaged at steps\.1\.1\.tokens\.0\.margin"),
+        ("steps.3.1.nodes.1.q", float("-inf"), r"damaged at steps\.3\.1\.nodes\.1\.q"),
         ("steps.1.1.tokens.0.origin", "me", r"damaged at steps\.1\.1\.tokens\.0\.origin"),
         ("steps.3.1.nodes.1.parent", 1, r"damaged at steps\.3\.nodes\.1\.parent"),
         ("steps.3.1.nodes.1.parent", -2, r"damaged at steps\.3\.nodes\.1\.parent"),

@@ -86,7 +86,7 @@ class Player:
 def near(trace: Trace, position: int, ahead: bool) -> int:
     """The position one step ahead of `position` or back; what shows nothing, part of a prefill, is no step."""
     ends = [at for at, (_, _, step) in enumerate(side_by_side(trace), 1) if step.tokens]
+    stops = [0, *ends[:-1], len(trace.steps)]
     if ahead:
-        later = [at for at in ends if at > position]
-        return later[0] if len(later) > 1 else len(trace.steps)
-    return max((at for at in ends if at < position), default=0)
+        return min((at for at in stops if at > position), default=stops[-1])
+    return max((at for at in stops if at < position), default=0)

@@ -64,6 +64,8 @@ class ReplayTab:
         """Play the race that the page's address names. Gradio calls it for an address that names none as well."""
         if name:
             yield from self.on_shipped(request, name, speed)
+        else:
+            yield [gr.skip()] * (len(CHARTS) + 3)  # yielding nothing would empty them
 
     def on_upload(self, request: gr.Request, file: str, speed: float) -> Iterator[list[Any]]:
         """Play a file from the visitor's own machine."""
@@ -165,14 +167,16 @@ class ReplayTab:
             with gr.Column(scale=2, min_width=200):
                 upload = gr.UploadButton(text("open"), elem_id="open")
                 save = gr.DownloadButton(text("save"), interactive=False, elem_id="replay-save")
+        turn = gr.HTML(elem_id="replay-turn", padding=False)  # empty: where Gradio writes a place in the queue
         theatre = stage(idle(), elem_id="replay-stage")
         outputs = [theatre, *plots("replay_"), place, save]
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+        playing = REPLAYS | {"show_progress": "minimal", "show_progress_on": turn, "api_visibility": "private"}
         for name, choice in zip(names, choices, strict=True):
-            choice.click(self.on_shipped, [gr.State(name), speed], outputs, trigger_mode="multiple", **REPLAYS, **quiet)
-        self.link.change(self.on_link, [self.link, speed], outputs, **REPLAYS, **quiet)
-        upload.upload(self.on_upload, [upload, speed], outputs, trigger_mode="multiple", **REPLAYS, **quiet)
-        play.click(self.on_play, [place, speed], outputs, **REPLAYS, **quiet)
+            choice.click(self.on_shipped, [gr.State(name), speed], outputs, trigger_mode="multiple", **playing)
+        self.link.change(self.on_link, [self.link, speed], outputs, **playing)
+        upload.upload(self.on_upload, [upload, speed], outputs, trigger_mode="multiple", **playing)
+        play.click(self.on_play, [place, speed], outputs, **playing)
         pause.click(self.on_pause, None, None, queue=False, **quiet)
         speed.change(self.on_speed, speed, None, queue=False, **quiet)
         ahead.click(self.on_next, place, outputs, **STEPS, **quiet)
