@@ -13,9 +13,10 @@ from tiny import CONFIGS, SMALL, folder, tokenizer
 
 from specdemo.measure import memory
 from specdemo.models import placement, size
+from specdemo.models.findings import Level
 from specdemo.models.load import LoadError, load
 from specdemo.models.pairs import Pair
-from specdemo.models.preflight import Level, preflight
+from specdemo.models.preflight import preflight
 from specdemo.models.quantize import Quantization
 
 ROOT = Path(__file__).parents[1]

@@ -420,7 +420,7 @@ def test_a_link_presets_prompt_and_settings(tab):
         ("prompt", "  ", "prompt: is empty"),
         ("prompt", "a" * 20_001, "prompt: has 20,001 characters"),
         ("mode", "magic", "mode: Input should be"),
-        ("mode", "chain", "mode: is not offered here"),
+        ("mode", "staged", "mode: is not offered here"),
         ("pair", "../etc", "pair: there is no"),
         ("max_new_tokens", "many", "max_new_tokens: Input should be a valid integer"),
         ("max_new_tokens", "513", "max_new_tokens: 513 is more than the 512 allowed"),

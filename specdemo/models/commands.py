@@ -15,7 +15,7 @@ from specdemo.models.quantize import Kind, Quantization
 from specdemo.request import RequestError
 
 if TYPE_CHECKING:
-    from specdemo.models.preflight import Report
+    from specdemo.models.findings import Report
 
 STYLES = {"ok": "green", "warning": "yellow", "refusal": "red"}
 

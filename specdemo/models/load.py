@@ -19,8 +19,9 @@ from specdemo.engine.head import FeatureHead, read_head
 from specdemo.engine.ngram import NgramTable
 from specdemo.models import embedded, kernels, placement
 from specdemo.models.files import LoadError, read_config, read_tokenizer
+from specdemo.models.findings import Report
 from specdemo.models.pairs import Pair
-from specdemo.models.preflight import DTYPES, Candidate, Report, examine
+from specdemo.models.preflight import DTYPES, Candidate, examine
 from specdemo.models.quantize import Quantization
 
 transformers_logging.disable_progress_bar()  # a page or a JSON line is what the terminal is for

@@ -5,10 +5,9 @@ Every check appends findings; the first refusal is why the pair cannot be loaded
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +16,7 @@ from specdemo.config import Dtype
 from specdemo.measure import memory
 from specdemo.models import placement, size, vocabulary
 from specdemo.models.files import LoadError, read_config, read_tokenizer
+from specdemo.models.findings import Level, Report
 from specdemo.models.pairs import GB, ROOM, Pair
 from specdemo.models.quantize import Quantization
 
@@ -26,56 +26,6 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 CONTEXT = 2048  # tokens that memory is reckoned for where nobody says how many
 ATTENTION = {"full_attention", "sliding_attention"}  # kinds whose cache can be rolled back
-
-
-class Level(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    REFUSAL = "refusal"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at, in one sentence. topic: a word to find it by."""
-
-    level: Level
-    topic: str
-    sentence: str
-
-
-@dataclass(slots=True)
-class Report:
-    """What was found. shared: ids that both can predict, counted from 0; the target's where there is no draft.
-
-    needed, free: bytes; needed is weights and caches together, by name; free is None where it was not looked up.
-    context: tokens that the caches are reckoned for.
-    """
-
-    pair: str
-    target: str
-    draft: str | None
-    dtype: Dtype
-    quantization: str
-    context: int = 0
-    shared: int = 0
-    needed: dict[str, int] = field(default_factory=dict)
-    free: int | None = None
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def refusal(self) -> str | None:
-        """The first reason why the pair cannot work; None if it can."""
-        return next((x.sentence for x in self.findings if x.level is Level.REFUSAL), None)
-
-    def needed_by(self, model: str) -> int:
-        """Bytes of the weights and caches of "target" or "draft"."""
-        return sum(count for name, count in self.needed.items() if name.startswith(model))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"usable": self.refusal is None}
-
-    def add(self, level: Level, topic: str, sentence: str) -> None:
-        self.findings.append(Finding(level, topic, sentence))
 
 
 @dataclass(frozen=True, slots=True)

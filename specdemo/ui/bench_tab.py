@@ -175,6 +175,28 @@ class BenchTab:
 
     def build(self) -> None:
         """Lay the tab out; call it inside gr.Blocks."""
+        self.fields, run, stop, buttons = self._controls()
+        status = gr.Textbox(text("bench_idle"), label=text("bench_progress"), interactive=False, elem_id="bench-status")
+        outputs = components()
+        started = run.click(
+            self.on_page,
+            list(self.fields.values()),
+            [status, *outputs, *buttons],
+            show_progress="hidden",
+            api_visibility="private",
+            trigger_mode="once",
+            **self.on_device,
+        )
+        leave = gr.Button(visible="hidden", elem_id="bench-leave")  # a queued one is left on a click; see race_tab
+        leave.click(None, cancels=[started], queue=False)
+        waits = gr.Checkbox(visible="hidden")
+        stop.click(self.on_stop, None, waits, queue=False, show_progress="hidden", api_visibility="private").then(
+            None, waits, js="(waits) => { if (waits) document.getElementById('bench-leave').click(); }"
+        )
+        gr.api(self.benchmark, api_name="benchmark", **self.on_device)
+
+    def _controls(self) -> tuple[dict[str, Any], gr.Button, gr.Button, list[gr.DownloadButton]]:
+        """What is asked, by name; Run, Stop, and what saves the results."""
         defaults, limits = self.settings.defaults, self.settings.limits
         gr.Markdown(text("bench_about"))
         with gr.Row(equal_height=False):
@@ -212,29 +234,12 @@ class BenchTab:
                     gr.DownloadButton(text(f"bench_{name}"), size="sm", interactive=False, elem_id=f"bench-{name}")
                     for name in FILES
                 ]
-        status = gr.Textbox(text("bench_idle"), label=text("bench_progress"), interactive=False, elem_id="bench-status")
-        outputs = components()
-        self.fields = {
+        fields = {
             "chosen": chosen, "file": file, "modes": mode, "dtypes": dtype, "quantizations": quantization,
             "draft_length": length, "max_new_tokens": tokens, "repeats": repeats, "peers": peers, "pair": pair,
         }  # fmt: skip
         file.upload(lambda: "file", None, chosen, queue=False, show_progress="hidden", api_visibility="private")
-        started = run.click(
-            self.on_page,
-            list(self.fields.values()),
-            [status, *outputs, *buttons],
-            show_progress="hidden",
-            api_visibility="private",
-            trigger_mode="once",
-            **self.on_device,
-        )
-        leave = gr.Button(visible="hidden", elem_id="bench-leave")  # a queued one is left on a click; see race_tab
-        leave.click(None, cancels=[started], queue=False)
-        waits = gr.Checkbox(visible="hidden")
-        stop.click(self.on_stop, None, waits, queue=False, show_progress="hidden", api_visibility="private").then(
-            None, waits, js="(waits) => { if (waits) document.getElementById('bench-leave').click(); }"
-        )
-        gr.api(self.benchmark, api_name="benchmark", **self.on_device)
+        return fields, run, stop, buttons
 
 
 def _results(book: Book | None) -> list[Any]:
