@@ -38,24 +38,25 @@ def written(rows: Sequence[Row], machine: dict[str, Any]) -> Iterator[list[Path]
 def components() -> list[Any]:
     """Tables and plots, empty, in the order of blank() and shown()."""
     averages = gr.Dataframe(headers=list(report.AVERAGES), label=text("bench_averages"), interactive=False,
-                            datatype="str", wrap=True, elem_id="bench-averages")  # fmt: skip
+                            datatype="str", elem_id="bench-averages")  # fmt: skip
     article = [[name, *("–" if v is None else f"{v:,}" for v in values)] for name, values in report.ARTICLE.items()]
     with gr.Accordion(text("bench_article"), open=False):
         gr.Dataframe(article, headers=[text(f"bench_article_{key}") for key in ("figure", "plain", "scored")],
                      interactive=False, datatype="str", show_label=False)  # fmt: skip
     with gr.Row():
         plots = [
-            gr.BarPlot(_frame([]), x="x", y="y", color="series", title=text(f"bench_plot_{key}"), x_title=" ",
-                       y_title=" ", color_title=" ", y_lim=[0, None], height=280, buttons=[],
-                       elem_id=f"bench-plot-{key}")
-            for key in PLOTS
+            plot(_frame([]), x="x", y="y", color="series", title=text(f"bench_plot_{key}"), x_title=" ", y_title=" ",
+                 color_title=" ", y_lim=[0, None], height=300, buttons=[], elem_id=f"bench-plot-{key}")
+            for key, plot in PLOTS.items()
         ]  # fmt: skip
     with gr.Accordion(text("bench_rows"), open=False):
         rows = gr.Dataframe(headers=list(report.ROW), interactive=False, datatype="str", elem_id="bench-rows")
     return [averages, *plots, rows]
 
 
-PLOTS = ("speed_up", "tokens_per_step", "time")
+COLORS = ["#0d9488", "#b45309", "#4f46e5", "#be123c", "#64748b", "#16a34a", "#a21caf", "#0369a1"]
+# Bars of one place are stacked: right for shares of a whole, wrong for ratios, which are points.
+PLOTS = {"speed_up": gr.ScatterPlot, "tokens_per_step": gr.ScatterPlot, "time": gr.BarPlot}
 
 
 def blank() -> list[Any]:
@@ -73,14 +74,30 @@ def shown(rows: Sequence[Row]) -> list[Any]:
             draft, verify = entry["draft_share"], entry["verify_share"]
             shares = {"draft": draft, "verify": verify, "other": 1 - draft - verify}
             time += [(report.label(entry), share, text(f"bench_part_{part}")) for part, share in shares.items()]
+    points = {
+        "speed_up": [(e["kind"], e["speed_up"], report.label(e)) for e in drawn],
+        "tokens_per_step": [(e["kind"], e["tokens_per_step"], report.label(e)) for e in drawn if e["tokens_per_step"]],
+        "time": time,
+    }
     return [
         [report.average_line(entry) for entry in overall],
-        _frame([(e["kind"], e["speed_up"], report.label(e)) for e in drawn]),
-        _frame([(e["kind"], e["tokens_per_step"], report.label(e)) for e in drawn if e["tokens_per_step"]]),
-        _frame(time),
+        *(_redrawn(key, points[key], len(rows)) for key in PLOTS),
         [report.cells(row) for row in rows],
     ]
 
 
+def _redrawn(key: str, points: list[tuple[str, float, str]], answers: int) -> Any:
+    """A plot anew. One that only gets values keeps the series of its first frame; a new title embeds it again."""
+    series = list(dict.fromkeys(name for _, _, name in points))
+    return PLOTS[key](
+        _frame(points),
+        title=f"{text(f'bench_plot_{key}')} ({text('bench_after').format(answers=answers)})",
+        color_map=dict(zip(series, COLORS * len(series), strict=False)),
+        y_lim=[0, 1.1 * max((y for _, y, _ in points), default=1.0) if key != "time" else 1.0],
+    )
+
+
 def _frame(points: list[tuple[str, float, str]]) -> pd.DataFrame:
-    return pd.DataFrame(points, columns=["x", "y", "series"])
+    """Typed even when empty: a plot takes the scale of its axes from the types of its first frame."""
+    frame = pd.DataFrame(points, columns=["x", "y", "series"])
+    return frame.astype({"x": str, "y": float, "series": str})

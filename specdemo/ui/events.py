@@ -20,7 +20,7 @@ ABOUT = 500  # characters of a prompt or name in a replay's head
 def opening(mode: object) -> Event:
     """What the stage shows before anything ran: titles, legend and an empty scoreboard. mode: as asked, unchecked."""
     origins = [origin for origin in Origin if (origin is Origin.UNVERIFIED) == (mode == SCORE)]
-    by = f" · {text(f'mode_{mode}')}" if mode in get_args(Mode) else ""
+    by = f" · {text(f'short_{mode}')}" if mode in get_args(Mode) else ""
     return {
         "labels": {"plain": text("plain"), "speculative": text("speculative") + by},
         "legend": {str(origin): text(f"by_{origin}") for origin in origins},

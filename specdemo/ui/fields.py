@@ -27,12 +27,14 @@ def fields(settings: Settings, own_draft: bool) -> Fields:
         with gr.Row():
             models = _models(settings, own_draft)
         with gr.Row():
+            weights = _weights(settings)
+        with gr.Row():
             lengths = _lengths(settings)
         with gr.Row():
             sampling = _sampling()
         with gr.Row():
             rest = _rest()
-    return models | lengths | sampling | rest
+    return models | weights | lengths | sampling | rest
 
 
 def _models(settings: Settings, own_draft: bool) -> Fields:
@@ -41,6 +43,12 @@ def _models(settings: Settings, own_draft: bool) -> Fields:
     return {
         "pair": gr.Dropdown(pairs, value=defaults.pair, label=text("pair")),
         "mode": gr.Dropdown(modes(settings, own_draft), value=defaults.mode, label=text("mode")),
+    }
+
+
+def _weights(settings: Settings) -> Fields:
+    defaults = settings.defaults
+    return {
         "dtype": gr.Radio(list(get_args(Dtype)), value=defaults.dtype, label=text("dtype"), info=text("dtype_info")),
         "quantization": gr.Radio(
             list(get_args(Precision)),
