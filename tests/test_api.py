@@ -265,3 +265,40 @@ def test_many_stopped_races_leave_nothing_behind(client, good):
     last = race_once(client)
     assert last["lossless"]["verdict"] == "identical"
     assert last["plain"]["token_ids"] == last["speculative"]["token_ids"] == good["plain"]["token_ids"]
+
+
+# --- the benchmark ---------------------------------------------------------------------------------------
+
+ASKED = {"prompts": ["Name two colours."], "modes": ["ngram"], "dtypes": ["fp32"], "max_new_tokens": 8}
+
+
+def test_a_benchmark_returns_rows_averages_and_the_machine(client):
+    found = client.predict(api_name="/benchmark", **ASKED)
+    assert found.keys() == {"rows", "averages", "machine"}
+    assert [(row["mode"], row["lossless"], row["tokens"]) for row in found["rows"]] == [
+        ("plain", "identical", 8), ("ngram", "identical", 8),
+    ]  # fmt: skip
+    assert [entry["mode"] for entry in found["averages"]] == ["plain", "ngram"] and found["machine"]["processor"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"prompts": []}, "prompts"),
+        ({"prompts": "x"}, "prompts"),
+        ({"prompts": [""]}, "prompt: is empty"),
+        ({"prompts": ["x"] * 101}, "at most 200"),
+        ({"modes": []}, "modes"),
+        ({"modes": ["magic"]}, "mode: "),
+        ({"modes": ["staged"]}, "needs a draft"),
+        ({"modes": ["transformers assisted"]}, "needs a draft"),
+        ({"dtypes": ["fp8"]}, "dtype"),
+        ({"quantizations": ["nf5"]}, "quantization"),
+        ({"repeats": 99}, "repeats"),
+        ({"max_new_tokens": 9999}, "max_new_tokens"),
+        ({"pair": "../etc"}, "pair"),
+    ],
+)
+def test_a_bad_benchmark_is_refused_in_words(client, changes, word):
+    with pytest.raises(AppError, match=word):
+        client.predict(api_name="/benchmark", **ASKED | changes)

@@ -36,22 +36,24 @@ def written(rows: Sequence[Row], machine: dict[str, Any]) -> Iterator[list[Path]
 
 
 def components() -> list[Any]:
-    """Tables and plots, empty, in the order of blank() and shown()."""
-    averages = gr.Dataframe(headers=list(report.AVERAGES), label=text("bench_averages"), interactive=False,
-                            datatype="str", elem_id="bench-averages")  # fmt: skip
+    """Tables and plots, out of sight while they are empty, in the order of blank() and shown()."""
     article = [[name, *("–" if v is None else f"{v:,}" for v in values)] for name, values in report.ARTICLE.items()]
-    with gr.Accordion(text("bench_article"), open=False):
-        gr.Dataframe(article, headers=[text(f"bench_article_{key}") for key in ("figure", "plain", "scored")],
-                     interactive=False, datatype="str", show_label=False)  # fmt: skip
-    with gr.Row():
-        plots = [
-            plot(_frame([]), x="x", y="y", color="series", title=text(f"bench_plot_{key}"), x_title=" ", y_title=" ",
-                 color_title=" ", y_lim=[0, None], height=300, buttons=[], elem_id=f"bench-plot-{key}")
-            for key, plot in PLOTS.items()
-        ]  # fmt: skip
-    with gr.Accordion(text("bench_rows"), open=False):
-        rows = gr.Dataframe(headers=list(report.ROW), interactive=False, datatype="str", elem_id="bench-rows")
-    return [averages, *plots, rows]
+    with gr.Column(visible=False) as found:
+        averages = gr.Dataframe(headers=list(report.AVERAGES), label=text("bench_averages"), interactive=False,
+                                datatype="str", elem_id="bench-averages")  # fmt: skip
+        with gr.Accordion(text("bench_article"), open=False):
+            gr.Dataframe(article, headers=[text(f"bench_article_{key}") for key in ("figure", "plain", "scored")],
+                         interactive=False, datatype="str", show_label=False)  # fmt: skip
+        with gr.Row():
+            plots = [
+                plot(_frame([]), x="x", y="y", color="series", title=text(f"bench_plot_{key}"), x_title=" ",
+                     y_title=" ", color_title=" ", y_lim=[0, None], height=300, buttons=[],
+                     elem_id=f"bench-plot-{key}")
+                for key, plot in PLOTS.items()
+            ]  # fmt: skip
+        with gr.Accordion(text("bench_rows"), open=False):
+            rows = gr.Dataframe(headers=list(report.ROW), interactive=False, datatype="str", elem_id="bench-rows")
+    return [found, averages, *plots, rows]
 
 
 COLORS = ["#0d9488", "#b45309", "#4f46e5", "#be123c", "#64748b", "#16a34a", "#a21caf", "#0369a1"]
@@ -61,7 +63,7 @@ PLOTS = {"speed_up": gr.ScatterPlot, "tokens_per_step": gr.ScatterPlot, "time": 
 
 def blank() -> list[Any]:
     """What is shown before anything was measured."""
-    return [[], *(_frame([]) for _ in PLOTS), []]
+    return [gr.Column(visible=False), [], *(_frame([]) for _ in PLOTS), []]
 
 
 def shown(rows: Sequence[Row]) -> list[Any]:
@@ -80,6 +82,7 @@ def shown(rows: Sequence[Row]) -> list[Any]:
         "time": time,
     }
     return [
+        gr.Column(visible=True),
         [report.average_line(entry) for entry in overall],
         *(_redrawn(key, points[key], len(rows)) for key in PLOTS),
         [report.cells(row) for row in rows],

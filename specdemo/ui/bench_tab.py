@@ -153,6 +153,8 @@ class BenchTab:
         pair: str,
     ) -> Plan:
         """A plan within the limits of this page. Raises RequestError with what to change."""
+        if not prompts:
+            raise RequestError("prompts: give at least one")
         if not isinstance(repeats, int) or not 1 <= repeats <= self.settings.limits.max_bench_repeats:
             raise RequestError(f"repeats: give a whole number from 1 to {self.settings.limits.max_bench_repeats}")
         for name, values in (("modes", modes), ("dtypes", dtypes), ("quantizations", quantizations)):
@@ -222,7 +224,7 @@ class BenchTab:
                     )
                     tokens = gr.Slider(
                         min(16, limits.max_new_tokens // 2), limits.max_new_tokens, min(200, limits.max_new_tokens),
-                        step=1, label=text("max_new_tokens"),
+                        step=1, label=text("max_new_tokens"), elem_id="bench-tokens",
                     )  # fmt: skip
                     repeats = gr.Slider(1, limits.max_bench_repeats, 1, step=1, label=text("bench_repeats"))
                     peers = gr.Checkbox(False, label=text("bench_peers"), info=text("bench_peers_info"))
