@@ -60,7 +60,7 @@ BAD = {
     "top_p of 0": ({"top_p": 0}, "top_p"),
     "top_k below 0": ({"top_k": -1}, "top_k"),
     "a penalty of 0": ({"repetition_penalty": 0}, "repetition_penalty"),
-    "an empty stop": ({"stop": [""]}, "stop"),
+    "an empty stop": ({"stop": [""]}, "stop.0"),
     "a number as stop": ({"stop": 3}, "stop"),
     "exact by word": ({"exact": "very"}, "exact"),
     "seed below 0": ({"seed": -1}, "seed"),

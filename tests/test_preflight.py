@@ -236,7 +236,7 @@ def test_the_command_prints_a_report_and_refuses_with_status_2(make):
         (["--pair", "gemma2", "--target", "x"], "not both"),
         (["--quantization", "int3"], "quantization: there is no 'int3'"),
         (["--quantize", "draft"], "quantize: there is no 'draft'"),
-        (["--quantization", "int8", "--double"], "only nf4"),
+        (["--quantization", "int8", "--double-quantization"], "only nf4"),
         (["--dtype", "fp8"], "dtype: there is no 'fp8'"),
         (["--context", "0"], "context: 0"),
     ],

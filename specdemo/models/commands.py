@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from specdemo.config import Dtype
+from specdemo import options
+from specdemo.config import Dtype, Precision
 from specdemo.models.pairs import PAIRS, Pair
-from specdemo.models.quantize import Kind, Quantization
+from specdemo.models.quantize import Quantization
 from specdemo.request import RequestError
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ STYLES = {"ok": "green", "warning": "yellow", "refusal": "red"}
 
 def preflight(
     pair: Annotated[str | None, typer.Option(help="A listed pair; `embedded` if nothing is given.")] = None,
-    target: Annotated[str | None, typer.Option(help="Model id or directory, instead of a listed pair.")] = None,
-    draft: Annotated[str | None, typer.Option(help="Model id or directory of the draft.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = "auto",
-    quantization: Annotated[str, typer.Option(help="none, nf4 or int8.")] = "none",
-    quantize: Annotated[str, typer.Option(help="target, or both models.")] = "target",
-    double: Annotated[bool, typer.Option(help="Quantize NF4's scales as well.")] = False,
+    target: options.Target = None,
+    draft: options.Draft = None,
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = "none",
+    quantize: options.Quantize = "target",
+    double_quantization: options.DoubleQuantization = False,
     context: Annotated[
         int | None, typer.Option(help="Tokens that caches are reckoned for.", show_default="2048")
     ] = None,
@@ -36,7 +37,7 @@ def preflight(
     """Say whether a pair can work here and what memory it takes; fetches no weights."""
     try:
         chosen = _pair(pair, target, draft)
-        wanted = _quantization(quantization, quantize, double)
+        wanted = _quantization(quantization, quantize, double_quantization)
         if dtype not in get_args(Dtype):
             raise RequestError(f"dtype: there is no {dtype!r}; choose {', '.join(get_args(Dtype))}")
         if context is not None and context < 1:
@@ -71,8 +72,8 @@ def _pair(pair: str | None, target: str | None, draft: str | None) -> Pair:
 
 
 def _quantization(kind: str, which: str, double: bool) -> Quantization:
-    if kind not in get_args(Kind):
-        raise RequestError(f"quantization: there is no {kind!r}; choose {', '.join(get_args(Kind))}")
+    if kind not in get_args(Precision):
+        raise RequestError(f"quantization: there is no {kind!r}; choose {', '.join(get_args(Precision))}")
     if which not in ("target", "both"):
         raise RequestError(f"quantize: there is no {which!r}; choose target or both")
     return Quantization(kind, which == "both", double)  # type: ignore[arg-type]

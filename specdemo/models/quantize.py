@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
+
+from specdemo.config import Precision
 
 if TYPE_CHECKING:
     import torch
     from transformers import BitsAndBytesConfig
 
-Kind = Literal["none", "nf4", "int8"]
 BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale, and scales that share one when they are quantized too
 
 
@@ -25,13 +26,13 @@ class Quantization:
     section 3; of int8: Dettmers et al. 2022 (LLM.int8()), section 3.
     """
 
-    kind: Kind = "none"
+    kind: Precision = "none"
     both: bool = False
     double: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"quantization: there is no {self.kind!r}; choose {', '.join(get_args(Kind))}")
+        if self.kind not in get_args(Precision):
+            raise ValueError(f"quantization: there is no {self.kind!r}; choose {', '.join(get_args(Precision))}")
         if self.double and self.kind != "nf4":
             raise ValueError("quantization: only nf4 has scales to quantize once more; leave double off")
 

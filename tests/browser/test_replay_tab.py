@@ -39,7 +39,7 @@ class NoModel:
 
     words = "no model here"
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
 
