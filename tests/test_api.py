@@ -5,6 +5,7 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -259,7 +260,8 @@ def test_many_stopped_races_leave_nothing_behind(client, good):
         sizes.append(process.memory_info().rss / 1e6)
     # The server's and this client's pools start a worker when none is idle at that moment; a worker that a race held
     # for good would make one more each time.
-    assert own[-1] == own[0] and sum(name.startswith("device") for name in own[-1]) == 1
+    # Threads that tests before this one left may end meanwhile; none may be added.
+    assert not Counter(own[-1]) - Counter(own[0]) and sum(name.startswith("device") for name in own[-1]) == 1
     assert pooled[-1] <= pooled[0] + 4, pooled
     assert sizes[-1] - sizes[2] < 60, sizes
     last = race_once(client)
