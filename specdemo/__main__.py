@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from specdemo import options
-from specdemo.config import ConfigError, Limits, Settings, read
+from specdemo.config import UNLIMITED, ConfigError, Settings, read
 from specdemo.draft import commands as draft_commands
 from specdemo.measure import commands as measure_commands
 from specdemo.models import commands as model_commands
@@ -21,9 +21,6 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help=__import__("s
 app.add_typer(draft_commands.app, name="draft")
 app.command()(model_commands.preflight)
 app.command()(measure_commands.bench)
-
-# Whoever owns the terminal owns the machine: only the model's own context limits them.
-ANYTHING = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)
 
 
 @app.command()
@@ -77,7 +74,7 @@ def race(
     from specdemo.run import Run, load_for
 
     try:
-        request = checked(ANYTHING, PAIRS, **fields)
+        request = checked(UNLIMITED, PAIRS, **fields)
         run = Run(request, load_for(request), Event())
     except (RequestError, FetchError) as error:
         _refuse(error, 2)

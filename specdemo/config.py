@@ -53,6 +53,10 @@ class Limits(Section):
     max_bench_repeats: int = Field(5, ge=1)
 
 
+# Whoever owns the terminal owns the machine: only the model's own context limits them.
+UNLIMITED = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)
+
+
 class Defaults(Section):
     """What the page shows first."""
 

@@ -57,12 +57,27 @@ def test_a_stop_keeps_whole_rows_and_the_next_run_measures_only_the_rest(tmp_pat
     assert {row["lossless"] for row in rest} == {"identical"}
 
 
-def test_cancelled_in_mid_answer_it_adds_no_row():
-    for mode in ("ngram", "transformers generate"):
-        asked, cancelled = plan(mode, settings=SETTINGS | {"max_new_tokens": 400}), Event()
-        book = Book(asked, {})
-        cancelled.set()
-        assert run(asked, book, cancelled) == [] == book.rows
+class After(Event):
+    """Is set from the n-th time on that somebody looks."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    def is_set(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+# Looks: two warm-ups of eight tokens, then about one a token of forty.
+@pytest.mark.parametrize(("looks", "whole"), [(30, []), (75, ["plain"])], ids=["plain", "generate"])
+def test_stopped_in_mid_answer_it_adds_no_row_of_half_an_answer(looks, whole):
+    story = (Prompt("s", "write", "Tell a long story about the sea."),)
+    asked = Plan(story, ("transformers generate",), ("fp32",), settings=SETTINGS | {"max_new_tokens": 40})
+    book, cancelled = Book(asked, {}), After(looks)
+    run(asked, book, cancelled)
+    assert [row["mode"] for row in book.rows] == whole and all(row["tokens"] == 40 for row in book.rows)
+    assert -5 < cancelled.looks < 0  # it was heard, and at once
 
 
 @pytest.mark.parametrize(

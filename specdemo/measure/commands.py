@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specdemo import options
-from specdemo.config import NEEDS, SCORE, Limits
+from specdemo.config import NEEDS, SCORE, UNLIMITED
 from specdemo.measure.results import PLAIN, BenchError, Book, Plan, Prompt, is_peer, prompt_set, read_prompts
 from specdemo.models.pairs import PAIRS
 
@@ -81,11 +81,10 @@ def _measure(plan: Plan, out: Path | None) -> tuple[list[Any], dict[str, Any]]:
     here = machine(device.pick())
     book = Book(plan, here, out)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    unlimited = Limits(max_prompt_characters=10**9, max_new_tokens=10**9, max_draft_length=1000)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("Measuring", total=len(plan.cases()), completed=len(book.rows))
         try:
-            for row in measure(plan, book, unlimited, PAIRS, Event()):
+            for row in measure(plan, book, UNLIMITED, PAIRS, Event()):
                 bar.update(task, advance=1, description=f"{row['prompt']}, {row['mode']}"[:40].ljust(40))
         except KeyboardInterrupt:
             bar.console.print("Stopped; what is done is kept.")
