@@ -2,6 +2,9 @@
 
 One server, one prompt, three ways to ask, in turns: one answer at the end (nothing is streamed), a client that reads
 the stream, and a real headless Chromium on the same machine that draws it. All figures are by own clocks.
+
+`--apart` gives the server the first processor and whoever watches the others, and lets the server take the browser
+for one of another machine: then only what the server itself does to stream is paid for by the paths.
 """
 
 import json
@@ -11,6 +14,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from sys import executable
@@ -24,11 +28,15 @@ from rich.progress import track
 
 ROOT = Path(__file__).parents[1]
 PROMPT = "List ten things to pack for a week of hiking in the mountains."
+ELSEWHERE = "192.0.2.1"  # an address that is kept for documentation (RFC 5737)
 Figures = dict[str, float]
 
 
-def main(runs: int = 5, tokens: int = 96) -> None:
-    with serving(tokens) as address, sync_playwright() as playwright:
+def main(runs: int = 5, tokens: int = 96, apart: bool = False) -> None:
+    processors = sorted(os.sched_getaffinity(0))
+    if apart:
+        os.sched_setaffinity(0, processors[1:])  # before anything is started: children inherit it
+    with serving(tokens, processors[:1] if apart else processors) as address, sync_playwright() as playwright:
         chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         client = Client(address, verbose=False)
@@ -36,7 +44,7 @@ def main(runs: int = 5, tokens: int = 96) -> None:
         cases: dict[str, Callable[[], Figures]] = {
             "unwatched": lambda: unwatched(client, ask),
             "stream": lambda: streamed(client, ask),
-            "browser": lambda: drawn(browser, address),
+            "browser": lambda: drawn(browser, address, {"X-Forwarded-For": ELSEWHERE} if apart else {}),
         }
         cases["unwatched"]()
         seen = [{name: case() for name, case in cases.items()} for _ in track(range(runs), "Measuring")]
@@ -49,13 +57,24 @@ def main(runs: int = 5, tokens: int = 96) -> None:
 
 
 @contextmanager
-def serving(tokens: int) -> Iterator[str]:
+def serving(tokens: int, processors: list[int]) -> Iterator[str]:
     """The app in a process of its own: what reads the stream must not share its interpreter."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {"PORT": str(port), "SPECDEMO_DEFAULTS__MAX_NEW_TOKENS": str(tokens)}
-    app = subprocess.Popen([executable, ROOT / "app.py"], env=environment, stdout=subprocess.DEVNULL)
+    threads = str(len(processors))
+    environment = os.environ | {
+        "PORT": str(port),
+        "SPECDEMO_DEFAULTS__MAX_NEW_TOKENS": str(tokens),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+    }
+    app = subprocess.Popen(
+        [executable, ROOT / "app.py"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=partial(os.sched_setaffinity, 0, processors),
+    )
     try:
         address = f"http://127.0.0.1:{port}/"
         while True:
@@ -81,8 +100,8 @@ def streamed(client: Client, ask: dict) -> Figures:
     return {side: float(figures["values"]["decode_tokens_per_s"][side]) for side in ("plain", "speculative")}
 
 
-def drawn(browser: Browser, address: str) -> Figures:
-    page = browser.new_page(viewport={"width": 1400, "height": 1200})
+def drawn(browser: Browser, address: str, headers: dict[str, str]) -> Figures:
+    page = browser.new_page(viewport={"width": 1400, "height": 1200}, extra_http_headers=headers)
     page.goto(address)
     page.fill("#prompt textarea", PROMPT)
     page.click("#run")

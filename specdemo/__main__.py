@@ -94,6 +94,8 @@ def race(
             _refuse(f"cannot write the trace: {error}", 2)
     if as_json:
         print(json.dumps(run.result()))
+    if run.failure is not None:
+        _refuse(f"the speculative path broke: {run.failure}", 1)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from specdemo.engine.decode import scores, synchronize
 from specdemo.engine.types import Finish, Origin, Token
 from specdemo.measure import memory
 from specdemo.measure.metrics import Tally
-from specdemo.measure.results import PLAIN, Book, Case, Plan, Row, is_peer, row, tally_of
+from specdemo.measure.results import PLAIN, BenchError, Book, Case, Plan, Row, is_peer, row, tally_of
 from specdemo.models.load import Loaded
 from specdemo.request import RaceRequest, RequestError, checked
 from specdemo.run import Run, load_for
@@ -84,6 +84,8 @@ def _path(case: Case, run: Run, cancelled: Event) -> Tally:
     tally = Tally()
     for step in run.paths[PLAIN if case.mode == PLAIN else "speculative"]:
         tally.add(step)
+        if step.finish is Finish.FAILED:
+            raise BenchError(f"{case.mode} broke on prompt {case.prompt.id!r}: {step.note}")
         if cancelled.is_set():
             break
     return tally

@@ -12,17 +12,17 @@ from specdemo import device
 from specdemo.config import NEEDS, SCORE
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative, synchronize
-from specdemo.engine.race import race, timed
+from specdemo.engine.race import race, survivable, timed
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.score import draft_then_score
-from specdemo.engine.types import Sampling, Step, Task
+from specdemo.engine.types import Finish, Sampling, Step, Task
 from specdemo.measure import memory
 from specdemo.measure.machine import machine
 from specdemo.measure.metrics import Tally
 from specdemo.measure.recording import Recording
 from specdemo.measure.scoreboard import NEAR_TIE
 from specdemo.measure.trace import PATHS, Trace
-from specdemo.models.load import Loaded, load, resolve_dtype
+from specdemo.models.load import DraftError, Loaded, load, resolve_dtype
 from specdemo.models.pairs import PAIRS, Pair
 from specdemo.models.quantize import Quantization
 from specdemo.modes import DRAFTERS
@@ -30,19 +30,32 @@ from specdemo.request import RaceRequest, RequestError
 from specdemo.text import Stops, TextStream, decode, encode
 
 
-def load_for(request: RaceRequest) -> Loaded:
+def load_for(request: RaceRequest, drafting: bool = True) -> Loaded:
     """The pair that a checked request names, loaded. Raises LoadError where that fails.
 
     A target of one's own stands alone, without the pair's draft. A draft of one's own takes the place of the pair's
-    draft, whether that is a model or a head.
+    draft, whether that is a model or a head. drafting=False leaves out all that drafts.
     """
     pair = PAIRS[request.pair]
     if request.target is not None:
         pair = Pair(request.target, request.target, request.target)
     if request.draft is not None:
         pair = replace(pair, name=f"{pair.name} + {request.draft}", draft=request.draft, head=None)
+    if not drafting:
+        pair = replace(pair, draft=None, head=None, ngram=None)
     quantization = Quantization(request.quantization, request.quantize == "both", request.double_quantization)
     return load(pair, resolve_dtype(request.dtype, device.pick()), quantization)
+
+
+def started(request: RaceRequest, cancelled: Event) -> Run:
+    """The run of a checked request. Raises LoadError, or RequestError if the request does not fit the pair.
+
+    Where all that is wrong is that the draft cannot be loaded, the plain path runs and the other says why it does not.
+    """
+    try:
+        return Run(request, load_for(request), cancelled)
+    except DraftError as reason:
+        return Run(request, load_for(request, drafting=False), cancelled, broken=str(reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +71,11 @@ class Taken:
 class Run(Recording):
     """One race. Iterate it for (path name, step); figures, texts and trace grow as it goes on.
 
-    Raises RequestError at once if the request does not fit the pair.
+    Raises RequestError at once if the request does not fit the pair. broken: why nothing can be drafted; the
+    speculative path then only says so.
     """
 
-    def __init__(self, request: RaceRequest, loaded: Loaded, cancelled: Event) -> None:
+    def __init__(self, request: RaceRequest, loaded: Loaded, cancelled: Event, broken: str | None = None) -> None:
         self.request = request
         self.loaded = loaded
         self.process_bytes = memory.process_bytes()
@@ -69,6 +83,7 @@ class Run(Recording):
         self.draft_bytes = 0  # the mode's drafter counts
         self._streams = {name: TextStream(loaded.tokenizer) for name in PATHS}
         self._cancelled = cancelled
+        self._broken = broken
         self.task = self._make_task()
         self.paths = self._make_paths()
         trace = Trace(
@@ -185,7 +200,7 @@ class Run(Recording):
         loaded, task, on = self.loaded, self.task, self.loaded.target.device
         paths = {
             "plain": plain(CachedModel(loaded.target), task, Randomness(task.seed, on)),
-            "speculative": self._speculative(),
+            "speculative": survivable(self._speculative()),
         }
         synced = partial(synchronize, on)
 
@@ -197,6 +212,8 @@ class Run(Recording):
     def _speculative(self) -> Iterator[Step]:
         """The path of the mode; also counts what it holds in memory beside the target's weights."""
         loaded, task, mode = self.loaded, self.task, self.request.mode
+        if self._broken:
+            return iter([Step((), finish=Finish.FAILED, note=self._broken)])
         if NEEDS[mode] and not any(getattr(loaded, need) is not None for need in NEEDS[mode]):
             needed = " or ".join({"draft": "a draft model", "head": "a draft head"}[need] for need in NEEDS[mode])
             raise RequestError(

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from specdemo.engine.types import Origin
+from specdemo.engine.types import Finish, Origin
 from specdemo.measure.scoreboard import rows, sentence
 from specdemo.run import PATHS, Run
 
@@ -31,6 +31,8 @@ def show(run: Run) -> None:
             for piece, token in zip(pieces, step.tokens, strict=True):
                 # A model's text is drawn as it is: no markup, and no control character that moves the cursor.
                 answers[name].append(_visible(piece), STYLES[token.origin] if name == "speculative" else "")
+            if step.finish is Finish.FAILED:
+                answers[name].append(f"\nThis path broke: {_visible(step.note or '')}", "bold red")
             live.update(_picture(run, answers))
         live.update(_picture(run, answers))
 

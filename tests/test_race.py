@@ -13,9 +13,9 @@ from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
 from specdemo.engine.drafters import NgramDraft
 from specdemo.engine.ngram import NgramModel, NgramTable
-from specdemo.engine.race import race, timed
+from specdemo.engine.race import race, survivable, timed
 from specdemo.engine.sampling import Randomness
-from specdemo.engine.types import Origin, Step, Task, Token
+from specdemo.engine.types import Finish, Origin, Step, Task, Token
 
 TOKEN = Token(1, Origin.TARGET, -0.5, 1.0)
 
@@ -65,6 +65,22 @@ def test_every_path_is_closed_however_the_race_ends(way):
     else:
         running.close()
     assert sorted(closed) == ["a", "b"]
+
+
+def test_a_path_that_breaks_says_how_and_the_other_goes_on():
+    def breaking():
+        yield Step((TOKEN,), seconds=1.0)
+        raise RuntimeError("the draft ran out of memory\nwith a second line")
+
+    paths = {"a": scripted([1] * 5), "b": survivable(breaking())}
+    clocked = {name: timed(path, lambda: None, lambda: (0, 0)) for name, path in paths.items()}
+    seen = {"a": [], "b": []}
+    for name, step in race(clocked, Event()):
+        seen[name].append(step)
+    assert [len(step.tokens) for step in seen["a"]] == [1] * 5
+    assert [len(step.tokens) for step in seen["b"]] == [1, 0]
+    assert seen["b"][-1].finish is Finish.FAILED and seen["b"][-1].seconds > 0
+    assert seen["b"][-1].note == "RuntimeError: the draft ran out of memory"
 
 
 def test_a_path_is_charged_for_its_own_work_and_for_nothing_between_its_steps():

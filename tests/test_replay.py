@@ -54,8 +54,7 @@ def told_live(run, stop_after=None):
     curves, told = Curves(run.trace), []
     for name, step in run:
         curves.add(name, step, run.tallies[name])
-        if step.tokens:
-            told.append(events.step(run, name, step))
+        told += events.taken(run, name, step)
         if len(run.trace.steps) == stop_after:
             run._cancelled.set()
     return told, curves.frames(), events.closing(run)
@@ -93,8 +92,7 @@ def test_a_trace_read_back_tells_the_same_events_rows_and_figures_as_the_race(
     for name, step in recording.trace.steps:
         recording.take(name, step)
         curves.add(name, step, recording.tallies[name])
-        if step.tokens:
-            again.append(events.step(recording, name, step))
+        again += events.taken(recording, name, step)
     assert again == live and events.closing(recording) == last
     assert [frame.to_dict() for frame in curves.frames()] == [frame.to_dict() for frame in rows]
     assert recording.tallies == run.tallies == recording.trace.tallies() | recording.tallies

@@ -150,6 +150,18 @@ def test_repeats_count_as_their_median_and_kinds_are_kept_apart():
     assert entries[0]["speed_up_interval"] is None
 
 
+def test_answers_that_part_are_told_with_where_and_by_how_near_a_tie():
+    cases = Plan(PROMPTS, ("tree",)).cases()
+    found = [made(c, ids=(5, 9, 7) if c.mode == "tree" and c.prompt.id == "a" else (5, 6, 7)) for c in cases]
+    assert [(r["lossless"], r["diverged_at"], r["margin"]) for r in found[1::2]] == [
+        ("diverged", 1, 2.0),
+        ("identical", None, None),
+    ]
+    tree = report.averages(found)[1]
+    assert tree["identical"] == 1 and tree["margins"] == [2.0]
+    assert dict(zip(report.AVERAGES, report.average_line(tree), strict=True))["parted at"] == "2.0000"
+
+
 def test_the_report_holds_every_row_and_a_bar_in_a_name_breaks_no_table():
     plan = Plan((Prompt("a|b\n", "li|st", "x"),), ("tree",))
     text = report.markdown([made(c) for c in plan.cases()], MACHINE, "python -m specdemo bench")

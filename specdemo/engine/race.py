@@ -5,12 +5,28 @@ Here each path has its own clock, which runs only while that path does; both str
 that path reaches alone.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from threading import Event
 from time import perf_counter
 
-from specdemo.engine.types import Step
+from specdemo.engine.types import Finish, Step
+
+log = logging.getLogger(__name__)
+REASON = 200  # characters of an exception's message that are kept
+
+
+def survivable(path: Iterator[Step]) -> Iterator[Step]:
+    """The steps of `path`; where it breaks, a last one that says so, and whoever runs beside it goes on."""
+    try:
+        yield from path
+    except Exception as error:
+        log.exception("a path broke")
+        reason = (str(error).splitlines() or [""])[0][:REASON]
+        yield Step(
+            (), finish=Finish.FAILED, note=f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        )
 
 
 def timed(

@@ -28,11 +28,12 @@ class Outcome(StrEnum):
 
 
 class Finish(StrEnum):
-    """Why a path ended by itself."""
+    """Why a path ended without being told to."""
 
     EOS = "eos"
     LENGTH = "length"
     STOP = "stop"  # a stop string
+    FAILED = "failed"  # the path broke; the step's note says how
 
 
 RECHECKED = "a near-tie, decided again in a pass of its own"  # the note of such a step
@@ -78,7 +79,7 @@ class Step:
     seconds: own-clock seconds of the whole step, stamped by `race.timed`; the rest of it is "other".
     cache_bytes: bytes held by this path's key-value caches, the draft's included.
     process_bytes, device_bytes: memory of the whole process and of the accelerator, 0 where not measured.
-    finish: set on the last step of a path. note: why this step was not speculative, if it was not.
+    finish: set on the last step of a path. note: why this step was not speculative, if it was not, or how it failed.
     """
 
     tokens: tuple[Token, ...]

@@ -36,6 +36,7 @@ def bench(
     draft_lengths: Names = "8",
     max_new_tokens: options.Tokens = 200,
     temperature: options.Temperature = 0.0,
+    exact: options.Exact = False,
     seed: options.Seed = 42,
     chat_template: options.ChatTemplate = True,
     repeats: Annotated[int, typer.Option(min=1, help="Times that every answer is measured.")] = 1,
@@ -51,7 +52,7 @@ def bench(
     has_draft = draft is not None or (target is None and PAIRS[pair].draft is not None) if pair in PAIRS else False
     named = [*modes.split(","), *(PEERS if peers else ()), *(ASSISTED if peers and has_draft else ())]
     settings = {"pair": pair, "target": target, "draft": draft, "max_new_tokens": max_new_tokens,
-                "temperature": temperature, "seed": seed, "chat_template": chat_template}  # fmt: skip
+                "temperature": temperature, "exact": exact, "seed": seed, "chat_template": chat_template}  # fmt: skip
     try:
         plan = Plan(
             tuple(_prompts(prompts)[::every]),

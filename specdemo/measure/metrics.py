@@ -7,7 +7,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specdemo.engine.types import RECHECKED, Origin, Outcome, Step, Token
+from specdemo.engine.types import RECHECKED, Finish, Origin, Outcome, Step, Token
 
 # What each figure means, in the words shown beside it.
 DEFINITIONS = {
@@ -127,7 +127,7 @@ class Lossless:
 
     "identical": all ids are equal. "diverged": `position` is the first index that differs and `margin` the target's
     top-2 logit gap there on the plain path. "same distribution": sampling, where the texts may differ.
-    "incomplete": equal as far as both got, but a path did not finish. "lossy": the target did not verify the answer.
+    "incomplete": equal as far as both got, but a path was stopped or broke. "lossy": the target verified nothing.
     """
 
     verdict: Literal["identical", "diverged", "same distribution", "incomplete", "lossy"]
@@ -144,7 +144,7 @@ def lossless(plain: Tally, speculative: Tally, greedy: bool) -> Lossless:
     for position, (ours, theirs) in enumerate(zip(plain.committed, speculative.committed, strict=False)):
         if ours.id != theirs.id:
             return Lossless("diverged", position, ours.margin)
-    if plain.finish is None or speculative.finish is None:
+    if {plain.finish, speculative.finish} & {None, Finish.FAILED}:
         return Lossless("incomplete")
     if plain.tokens != speculative.tokens:
         position = min(plain.tokens, speculative.tokens)

@@ -1,6 +1,6 @@
 """A race as far as it has got: what a live run and a replay have in common, for whoever draws or sums it up."""
 
-from specdemo.engine.types import Step
+from specdemo.engine.types import Finish, Step
 from specdemo.measure.metrics import Lossless, Tally, lossless, speed_up
 from specdemo.measure.trace import PATHS, Trace
 
@@ -28,6 +28,11 @@ class Recording:
     def lossless(self) -> Lossless:
         greedy = self.trace.settings["temperature"] == 0
         return lossless(self.tallies["plain"], self.tallies["speculative"], greedy)
+
+    @property
+    def failure(self) -> str | None:
+        """How the speculative path broke, if it did."""
+        return next((step.note or "" for _, step in self.trace.steps if step.finish is Finish.FAILED), None)
 
     @property
     def speed_up(self) -> float | None:

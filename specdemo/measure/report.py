@@ -32,6 +32,7 @@ def averages(rows: Sequence[Row], by_kind: bool = False) -> list[dict[str, Any]]
 
     Repeats of a prompt count as their median. speed_up: geometric mean over prompts, with the bootstrap's 95% interval.
     kept: share of steps that kept more than 0, 1, ... drafted tokens. identical: prompts whose answer is the plain one.
+    margins: of the answers that are another, the target's top-2 logit gap where they part, largest first.
     """
     found: dict[tuple[Any, ...], dict[Any, list[Row]]] = {}
     for row in rows:
@@ -50,6 +51,8 @@ def _average(key: tuple[Any, ...], prompts: dict[Any, list[Row]]) -> dict[str, A
     entry["speed_up_interval"] = _interval(ratios)
     entry["lowest"] = min(ratios, default=None)
     entry["identical"] = sum(all(r["lossless"] == "identical" for r in own) for own in prompts.values())
+    apart = (r["margin"] for own in prompts.values() for r in own if r["margin"] is not None)
+    entry["margins"] = sorted(apart, reverse=True)
     steps = sum(r["steps"] for own in prompts.values() for r in own)
     depth = max(len(r["kept"]) for own in prompts.values() for r in own)
     kept = [sum(r["kept"][d] for own in prompts.values() for r in own if d < len(r["kept"])) for d in range(depth)]
@@ -109,8 +112,9 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
 
 
 NONE = "–"
-AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "acceptance", "kept at 1, 2, 3",
-            "drafting", "speed-up", "lowest", "identical", "target MB", "draft MB", "caches MB")  # fmt: skip
+AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "acceptance",
+            "kept at 1, 2, 3", "drafting", "speed-up", "lowest", "identical", "parted at",
+            "target MB", "draft MB", "caches MB")  # fmt: skip
 ROW = ("prompt", "kind", "mode", "quantization", "dtype", "draft_length", "tokens", "latency_s", "ttft_s",
        "decode_tokens_per_s", "score", "tokens_per_step", "acceptance_rate", "speed_up", "lossless")  # fmt: skip
 
@@ -136,6 +140,7 @@ def average_line(entry: dict[str, Any]) -> list[str]:
         ratio,
         _number(entry["lowest"], 2),
         f"{entry['identical']} of {entry['prompts']}",
+        _number(entry["margins"][0] if entry["margins"] else None, 4),
         *(_number(entry[name], 0) for name in ("target_weights_mb", "draft_weights_mb", "cache_mb")),
     ]  # fmt: skip
 

@@ -94,7 +94,7 @@ Row = dict[str, Any]
 
 def row(case: Case, tally: Tally, plain: Tally, **more: Any) -> Row:
     """The figures of one answer, beside the plain one to the same prompt."""
-    greedy = more.pop("greedy")
+    verdict = lossless(plain, tally, more.pop("greedy"))
     return {
         "prompt": case.prompt.id,
         "kind": case.prompt.kind,
@@ -111,7 +111,9 @@ def row(case: Case, tally: Tally, plain: Tally, **more: Any) -> Row:
         "tokens_per_step": tally.tokens_per_step if tally.steps else None,
         "acceptance_rate": tally.acceptance_rate,
         "speed_up": speed_up(plain, tally),
-        "lossless": lossless(plain, tally, greedy).verdict,
+        "lossless": verdict.verdict,
+        "diverged_at": verdict.position,
+        "margin": verdict.margin,
         "draft_share": tally.draft_s / tally.latency_s if tally.steps else None,
         "verify_share": tally.verify_s / tally.latency_s if tally.steps else None,
         "steps": tally.steps,

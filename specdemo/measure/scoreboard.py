@@ -49,7 +49,7 @@ def sentence(verdict: Lossless, dtype: str) -> str:
         case "lossy":
             return "Lossy: this is the draft's own text. The target only scored it; it did not verify a single token."
         case "incomplete":
-            return "Identical as far as both paths got."
+            return "Identical as far as both paths got; there is no whole pair of answers to compare."
     near = verdict.margin is not None and verdict.margin <= NEAR_TIE.get(dtype, 0.0)
     reason = (
         f"a near-tie within the rounding of {dtype}: kernels for one and for several tokens round differently"

@@ -27,6 +27,10 @@ from specdemo.models.quantize import Quantization
 transformers_logging.disable_progress_bar()  # a page or a JSON line is what the terminal is for
 
 
+class DraftError(LoadError):
+    """The target is there, but what drafts for it cannot be loaded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A pair ready to decode. shared: how many ids target and draft have in common, counted from 0.
@@ -79,7 +83,7 @@ def load(pair: Pair, dtype: Dtype, quantization: Quantization | None = None) -> 
     """Load a pair, or return it if it is one of the two used last. dtype: "bf16" or "fp32", already resolved.
 
     Raises LoadError with the preflight's reason, before any weights are read or fetched, if the pair cannot work
-    here; and if weights are missing or broken.
+    here; and if weights are missing or broken, DraftError if they are not the target's.
     """
     return _loaded(pair, dtype, quantization or Quantization())
 
@@ -88,13 +92,17 @@ def load(pair: Pair, dtype: Dtype, quantization: Quantization | None = None) -> 
 def _loaded(pair: Pair, dtype: Dtype, quantization: Quantization) -> Loaded:
     report, candidates = _examined(pair, dtype, quantization)
     target = _model(candidates[0], report, quantization)
-    draft = _model(candidates[1], report, quantization, beside=target) if pair.draft is not None else None
     tokenizer = candidates[0].tokenizer
-    ngram = NgramTable.read(pair.ngram) if pair.ngram else NgramTable()
-    head = read_head(pair.head, target) if pair.head else None
-    if head is not None:
-        kernels.pack(head)
-        _warm(head, features=True)
+    try:
+        draft = _model(candidates[1], report, quantization, beside=target) if pair.draft is not None else None
+        ngram = NgramTable.read(pair.ngram) if pair.ngram else NgramTable()
+        head = read_head(pair.head, target) if pair.head else None
+        if head is not None:
+            kernels.pack(head)
+            _warm(head, features=True)
+    except (LoadError, OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DraftError(f"the draft cannot be loaded: {reason}") from error
     eos = _eos(target, tokenizer)
     return Loaded(pair, target, draft, head, ngram, tokenizer, dtype, eos, report.shared, quantization)
 

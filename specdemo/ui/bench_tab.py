@@ -13,7 +13,7 @@ import gradio as gr
 
 from specdemo import device
 from specdemo.config import Dtype, Precision, Settings
-from specdemo.measure.results import Book, Plan, Prompt, Row, prompt_set, read_prompts, results
+from specdemo.measure.results import BenchError, Book, Plan, Prompt, Row, prompt_set, read_prompts, results
 from specdemo.models.embedded import FetchError
 from specdemo.request import RequestError
 from specdemo.ui.bench_results import FILES, blank, components, shown, written
@@ -48,7 +48,7 @@ class BenchTab:
             plan, wrong = self._plan(**dict(zip(self.fields, values, strict=True)))
             book = Book(plan, {})
             yield from self._measure(plan, book, wrong, cancelled)
-        except (RequestError, FetchError) as reason:
+        except (RequestError, FetchError, BenchError) as reason:
             yield [str(reason), *_results(book), *([gr.skip()] * len(FILES))]
         except Exception:
             log.exception("a benchmark failed")
@@ -119,7 +119,7 @@ class BenchTab:
             )
             for _ in jobs:
                 pass
-        except (RequestError, FetchError) as reason:
+        except (RequestError, FetchError, BenchError) as reason:
             raise gr.Error(str(reason), print_exception=False) from None
         return {"rows": results(book.rows), "averages": averages(book.rows), "machine": machine(device.pick())}
 

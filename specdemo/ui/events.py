@@ -78,8 +78,18 @@ def error(words: str) -> Event:
     return {"e": "error", "text": words}
 
 
-def step(recording: Recording, name: str, taken: Step) -> Event:
-    """One step as it was committed; call it right after `recording` took it."""
+def taken(recording: Recording, name: str, step: Step) -> list[Event]:
+    """What there is to show of a step; call it right after `recording` took it. Part of a prefill shows nothing."""
+    shown = [_step(recording, name, step)] if step.tokens else []
+    return [*shown, failure(name, step.note or "")] if step.finish is Finish.FAILED else shown
+
+
+def failure(name: str, reason: str) -> Event:
+    """A path broke, and the other goes on."""
+    return {"e": "failure", "side": name, "text": text("path_failed").format(reason=reason)}
+
+
+def _step(recording: Recording, name: str, taken: Step) -> Event:
     tally = recording.tallies[name]
     tokens = zip(recording.pieces(name, taken), taken.tokens, strict=True)
     return {
@@ -131,6 +141,8 @@ def closing(recording: Recording) -> list[Event]:
 
 def _summary(recording: Recording) -> str:
     ratio = recording.speed_up
+    if recording.tallies["speculative"].finish == Finish.FAILED:
+        return text("speculative_failed")
     if ratio is None:
         return text("stopped")
     per_step = recording.tallies["speculative"].tokens_per_step

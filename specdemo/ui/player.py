@@ -71,7 +71,7 @@ class Player:
         self.position += 1
         self.recording.take(name, step)
         self.curves.add(name, step, self.recording.tallies[name])
-        return [events.step(self.recording, name, step)] if step.tokens else []
+        return events.taken(self.recording, name, step)
 
     def _news(self) -> list[Event]:
         """The figures, and what is to be said at this position when nothing moves."""
@@ -85,7 +85,7 @@ class Player:
 
 def near(trace: Trace, position: int, ahead: bool) -> int:
     """The position one step ahead of `position` or back; what shows nothing, part of a prefill, is no step."""
-    ends = [at for at, (_, _, step) in enumerate(side_by_side(trace), 1) if step.tokens]
+    ends = [at for at, (_, _, step) in enumerate(side_by_side(trace), 1) if step.tokens or step.finish]
     stops = [0, *ends[:-1], len(trace.steps)]
     if ahead:
         return min((at for at in stops if at > position), default=stops[-1])

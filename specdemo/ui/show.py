@@ -40,10 +40,10 @@ def play(request: RaceRequest) -> Played:
     This is what ZeroGPU runs in a forked process that has the GPU, so what goes in and comes out can be pickled, and
     a run that came out is a copy. Closing the generator stops the race after the step under way.
     """
-    from specdemo.run import Run, load_for
+    from specdemo.run import started
 
     try:
-        run = Run(request, load_for(request), Flag())
+        run = started(request, Flag())
     except (RequestError, FetchError) as reason:
         yield Refusal(reason)
         return
@@ -114,5 +114,4 @@ class Show:
                 assert isinstance(taken, Taken)
                 run.add(taken)
                 self.curves.add(taken.path, taken.step, run.tallies[taken.path])
-                if taken.step.tokens:
-                    yield events.step(run, taken.path, taken.step)
+                yield from events.taken(run, taken.path, taken.step)

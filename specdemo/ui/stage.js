@@ -6,6 +6,7 @@
 //   step         {side, i, at, seconds, draft_s, verify_s, tokens: [{text, origin, logprob}],
 //                 nodes: [{text, origin, parent, p, q, outcome}]}   times in seconds; parent: -1 or an earlier node
 //   figures      {values: {key: {plain, speculative} or {joint}}}                    ready-made strings
+//   failure      {side, text}   this path broke and the other goes on
 //   status, error {text}        verdict {kind, text}        end {finish: {path: reason}, text}
 //
 // Everything is drawn with createElement and textContent: no text of a line is ever parsed as HTML.
@@ -182,6 +183,15 @@ function drawStep(step) {
   }
 }
 
+// Where the reader looks, and no state of the whole race: the other path is still running.
+function fail({ side, text }) {
+  const pane = frame.panes[side];
+  if (!pane) return;
+  pane.box.dataset.state = "finished";
+  pane.reason = texts.finish_failed;
+  within(pane.fresh, "p", "failure", shown(text)).setAttribute("role", "alert");
+}
+
 function fillFigures(values) {
   for (const [key, value] of Object.entries(values ?? {})) {
     const cells = frame.cells.get(key);
@@ -245,6 +255,7 @@ function showFresh() {
 
 const HANDLERS = {
   idle: (event) => begin(event, false), start: (event) => begin(event, true), step: drawStep, verdict: drawVerdict,
+  failure: fail,
   figures: (event) => fillFigures(event.values), status: (event) => say(event.text, false),
   error: giveUp, end: finish,
 };

@@ -27,6 +27,7 @@ TEXTS = {
     "finish_length": "length reached",
     "finish_eos": "end of text",
     "finish_cancelled": "stopped",
+    "finish_failed": "failed",
     "details": "Step details",
     "close": "Close",
     "step": "Step",

@@ -84,6 +84,9 @@ EN = {
     "finish_eos": "end of text",
     "finish_length": "length reached",
     "finish_stop": "stop text",
+    "finish_failed": "failed",
+    "path_failed": "This path broke and the other goes on. {reason}",
+    "speculative_failed": "The speculative path broke; the plain path went on without it.",
     "benchmark": "Benchmark",
     "bench_about": "Every prompt in every mode, one answer after the other, each by its own clock, beside plain "
     "decoding of the same weights. Averages are over prompts.",

@@ -94,6 +94,7 @@ def hostile_frames() -> list[str]:
             + step("speculative", 0, [token(text, "draft")], [node(text, "draft", "rejected")])
             + line({"e": "figures", "values": {text: {"plain": text, "speculative": text}}})
             + line({"e": "verdict", "kind": text, "text": text})
+            + line({"e": "failure", "side": "speculative", "text": text})
             + line({"e": "error", "text": text})
             + finish(text)
         ]
@@ -106,6 +107,16 @@ RUNS = {
     "twice": (RACE + AGAIN, 0.0),
     "emoji": ([start(), *EMOJI, finish()], 0.0),
     "paced": (LONG + [finish()], 0.05),
+    "broken": (
+        [
+            start(),
+            step("plain", 0, [token("The")]) + step("speculative", 0, [token("The")]),
+            line({"e": "failure", "side": "speculative", "text": "This path broke: out of memory."}),
+            step("plain", 1, [token(" quick")]),
+            line({"e": "end", "finish": {"plain": "length", "speculative": "failed"}, "text": "One path broke."}),
+        ],
+        1.0,
+    ),
     "failed": ([start(), line({"e": "error", "text": "The prompt is too long: shorten it."})], 0.0),
 }
 RUNS |= {f"hostile{at}": ([frame], 0.0) for at, frame in enumerate(hostile_frames())}

@@ -114,6 +114,17 @@ def test_an_error_is_an_alert_and_ends_the_run(opened):
     expect(opened.locator(".pane[data-state=finished]")).to_have_count(2)
 
 
+def test_a_path_that_breaks_is_an_alert_in_its_pane_while_the_other_goes_on(opened):
+    opened.locator("#broken").click()
+    alert = opened.locator(".pane.speculative").get_by_role("alert")
+    expect(alert).to_have_text("This path broke: out of memory.")
+    expect(opened.locator(".pane.speculative .pane-state")).to_have_text("1 tokens · failed")
+    expect(opened.locator(".pane.plain[data-state=running]")).to_have_count(1)
+    expect(tokens(opened, "plain")).to_have_text(["The", " quick"])
+    expect(opened.locator(".pane.plain .pane-state")).to_have_text("2 tokens · length reached")
+    expect(alert).to_be_visible()
+
+
 def test_an_emoji_split_over_tokens_keeps_the_count(opened):
     run(opened, "emoji")
     expect(tokens(opened, "speculative")).to_have_text(["", "", "", "\U0001f642"])
