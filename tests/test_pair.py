@@ -113,14 +113,18 @@ def test_what_passes_cost_is_measured_once_and_kept(monkeypatch, tmp_path):
 
     monkeypatch.setattr(module.embedded, "home", lambda: tmp_path)
     loaded = load_for(request("x"))
-    found = module.costs(loaded)
-    assert len(found.verify) == 17 and list(found.verify) == sorted(found.verify)
+    measured, _ = module.measure(loaded)
+    assert len(measured.verify) == 17 and list(measured.verify) == sorted(measured.verify)
+    for calm in (False, True):  # what other work has disturbed is used, and not kept
+        monkeypatch.setattr(module, "measure", lambda loaded, calm=calm: (measured, calm))
+        found = module.costs(loaded)
+        assert found == measured and (tmp_path / "costs").exists() == calm
     monkeypatch.setattr(module, "measure", lambda loaded: pytest.fail("measured again"))
     assert module.costs(loaded) == found
     (file,) = (tmp_path / "costs").iterdir()
     for broken in ("", "[]", '{"verify": [0]}', '{"verify": "abc"}', '{"verify": [null]}'):
         file.write_text(broken)
-        monkeypatch.setattr(module, "measure", lambda loaded: found)
+        monkeypatch.setattr(module, "measure", lambda loaded: (found, True))
         assert module.costs(loaded) == found, broken
 
 

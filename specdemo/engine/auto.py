@@ -8,6 +8,7 @@ Sources: Leviathan et al. 2023, section 3.3 (the ratio); Liu et al. 2024 (goodpu
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -18,6 +19,7 @@ from specdemo.engine.drafters import Draft, Drafter
 MEMORY = 0.9  # what is known counts this much beside what has just been seen
 REST = 8  # steps until the dear drafter is tried again after it did not pay; doubled each time, up to LONGEST
 LONGEST = 64
+BANDS = (0.25, 0.6, 1.2)  # tokens that the free drafter promises: between these borders the dear one is judged apart
 PLAIN = "plain decoding: what could be drafted here would cost more than it brings"
 
 
@@ -50,6 +52,26 @@ class Ratio:
         return self._upper / self._lower
 
 
+class Judgement:
+    """Whether the dear drafter pays where the free one promises about as much: by what it brought there lately."""
+
+    def __init__(self) -> None:
+        self.gain = Ratio(0.5)  # tokens a step that the dear one brings beyond what the free one promised
+        self._idle, self._patience = 0, REST  # steps since the dear one was asked, and until it is asked again
+
+    def pays(self, with_it: float, without: float) -> bool:
+        """By tokens a second with the dear one and without; now and then it is asked all the same."""
+        self._idle += 1
+        if with_it > without:
+            self._patience = REST
+        elif self._idle < self._patience:
+            return False
+        else:
+            self._patience = min(2 * self._patience, LONGEST)
+        self._idle = 0
+        return True
+
+
 class AutoDraft:
     """Chooses at every step between a drafter that costs next to nothing, one that runs a model, and neither.
 
@@ -59,11 +81,11 @@ class AutoDraft:
     def __init__(self, free: Drafter, dear: Drafter | None, costs: Costs, draws: bool = False) -> None:
         self.free, self.dear, self.costs, self.draws = free, dear, costs, draws
         self._trust = {id(drafter): Ratio(1.0) for drafter in (free, dear)}  # accepted / expected by the drafter itself
-        self._gain = Ratio(1.0)  # tokens a step that the dear one brings beyond what the free one promised
+        self._judged = [Judgement() for _ in range(len(BANDS) + 1)]
         self._kept = Ratio(0.7)  # of drawn nodes, accepted / tested
         self._seconds = Ratio(0.0, 0.1)  # that the dear one takes for a proposal
         self._per_node = Ratio(0.0, 0.1)  # and for a node of it
-        self._idle, self._patience = 0, REST  # steps since the dear one was asked, and until it is asked again
+        self._unread: tuple[int, ...] = ()  # the prompt, while the dear one has not read it
         self._last: tuple[Drafter, Draft, float, int] | None = None
 
     @property
@@ -79,16 +101,17 @@ class AutoDraft:
         return sum(drafter.cache_bytes for drafter in (self.free, self.dear) if drafter)
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._last = None
-        for drafter in (self.free, self.dear):
-            if drafter:
-                drafter.begin(prompt)
+        self._last, self._unread = None, tuple(prompt)
+        self.free.begin(prompt)
 
     def propose(self, tokens: Sequence[int], budget: int) -> Draft:
         self._learn(len(tokens))
         chosen, draft = self.free, self._cut(self.free, self.free.propose(tokens, budget))
         promised = self._expected(self.free, draft)
         if self.dear and self._pays(promised, len(draft.tokens)):
+            if self._unread:
+                self.dear.begin(self._unread)  # a prompt is read once it is of use, not before the first token
+                self._unread = ()
             began = perf_counter()
             chosen, draft = self.dear, self.dear.propose(tokens, self._drawn(budget) if self.draws else budget)
             seconds = perf_counter() - began
@@ -106,21 +129,15 @@ class AutoDraft:
         accepted = max(length - before - 1, 0)
         self._trust[id(drafter)].learn(accepted, sum(draft.reach()))
         if drafter is self.dear:
-            self._gain.learn(accepted - promised, 1.0)
+            self._judged[bisect(BANDS, promised)].gain.learn(accepted - promised, 1.0)
             self._kept.learn(accepted, min(accepted + 1, len(draft.tokens)))
 
     def _pays(self, promised: float, nodes: int) -> bool:
-        """Whether the dear drafter is to be asked, by what it brought lately; asked all the same now and then."""
+        """Whether the dear drafter is to be asked, behind a promise of the free one's `nodes`."""
+        judged = self._judged[bisect(BANDS, promised)]
         free = (1 + promised) / self.costs.step(nodes)
-        after = (1 + promised + self._gain.value) / (self._seconds.value + self.costs.step(nodes + 1))
-        if after > free:
-            self._idle, self._patience = 0, REST
-            return True
-        self._idle += 1
-        if self._idle < self._patience:
-            return False
-        self._idle, self._patience = 0, min(2 * self._patience, LONGEST)
-        return True
+        after = (1 + promised + judged.gain.value) / (self._seconds.value + self.costs.step(nodes + 1))
+        return judged.pays(after, free)
 
     def _expected(self, drafter: Drafter, draft: Draft) -> float:
         return self._trust[id(drafter)].value * sum(draft.reach())

@@ -21,11 +21,12 @@ from specdemo.models.load import Loaded
 
 CONTEXT = 128  # tokens in the cache while measuring: about the middle of a short answer
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17)  # tokens of a pass that are measured; between them costs are interpolated
+CALM = 1.3  # times the least seconds that the median may be
 ROUNDS = 7  # each number of rows is measured so often, in turn, so that a slow moment hits all of them
 
 
 def costs(loaded: Loaded) -> Costs:
-    """From the cache, or measured in a few seconds."""
+    """From the cache, or measured in a few seconds; kept if nothing disturbed that."""
     here = machine(loaded.target.device)
     key = [
         loaded.pair.target,
@@ -38,7 +39,9 @@ def costs(loaded: Loaded) -> Costs:
     try:
         return Costs(tuple(json.loads(path.read_text())["verify"]))
     except (OSError, ValueError, KeyError, TypeError):
-        found = measure(loaded)
+        found, calm = measure(loaded)
+    if not calm:
+        return found  # good enough for now, but not to be kept
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps({"key": key, "verify": found.verify}))
@@ -47,8 +50,11 @@ def costs(loaded: Loaded) -> Costs:
 
 
 @torch.inference_mode()
-def measure(loaded: Loaded, rows: Sequence[int] = ROWS, rounds: int = ROUNDS) -> Costs:
-    """Median seconds of passes over each number of rows; more rows never cost less."""
+def measure(loaded: Loaded, rows: Sequence[int] = ROWS, rounds: int = ROUNDS) -> tuple[Costs, bool]:
+    """Least seconds of passes over each number of rows, and whether the machine had little else to do meanwhile.
+
+    The least, because whatever else runs only adds. More rows never cost less.
+    """
     target = CachedModel(loaded.target)
     length = min(CONTEXT, target.context - max(rows))
     target.forward([0] * length, keep_logits=1)
@@ -61,5 +67,6 @@ def measure(loaded: Loaded, rows: Sequence[int] = ROWS, rounds: int = ROUNDS) ->
             synchronize(target.device)
             seconds[n].append(perf_counter() - began)
             target.keep(length)
-    middle = list(accumulate((median(seconds[n]) for n in rows), max))
-    return Costs(tuple(np.interp(range(1, max(rows) + 1), rows, middle).tolist()))
+    least = list(accumulate((min(seconds[n]) for n in rows), max))
+    calm = median(median(seconds[n]) / min(seconds[n]) for n in rows) < CALM
+    return Costs(tuple(np.interp(range(1, max(rows) + 1), rows, least).tolist())), calm
