@@ -9,24 +9,15 @@ for one of another machine: then only what the server itself does to stream is p
 
 import json
 import os
-import shutil
-import socket
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 from statistics import median
-from sys import executable
-from time import sleep
 
-import httpx
 import typer
 from gradio_client import Client
 from playwright.sync_api import Browser, sync_playwright
 from rich.progress import track
+from server import chromium, serving
 
-ROOT = Path(__file__).parents[1]
 PROMPT = "List ten things to pack for a week of hiking in the mountains."
 ELSEWHERE = "192.0.2.1"  # an address that is kept for documentation (RFC 5737)
 Figures = dict[str, float]
@@ -36,9 +27,14 @@ def main(runs: int = 5, tokens: int = 96, apart: bool = False) -> None:
     processors = sorted(os.sched_getaffinity(0))
     if apart:
         os.sched_setaffinity(0, processors[1:])  # before anything is started: children inherit it
-    with serving(tokens, processors[:1] if apart else processors) as address, sync_playwright() as playwright:
-        chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+    own = processors[:1] if apart else processors
+    threads = str(len(own))
+    environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    with (
+        serving(own, SPECDEMO_DEFAULTS__MAX_NEW_TOKENS=str(tokens), **environment) as (address, _),
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         client = Client(address, verbose=False)
         ask = {"prompt": PROMPT, "max_new_tokens": tokens}
         cases: dict[str, Callable[[], Figures]] = {
@@ -54,39 +50,6 @@ def main(runs: int = 5, tokens: int = 96, apart: bool = False) -> None:
             ratio = median(run[name][side] / run["unwatched"][side] for run in seen)
             print(f"{side}, {name} / unwatched: {ratio:.3f}")
         print(side, *(f"{name} {median(run[name][side] for run in seen):.1f} tokens/s" for name in cases))
-
-
-@contextmanager
-def serving(tokens: int, processors: list[int]) -> Iterator[str]:
-    """The app in a process of its own: what reads the stream must not share its interpreter."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    threads = str(len(processors))
-    environment = os.environ | {
-        "PORT": str(port),
-        "SPECDEMO_DEFAULTS__MAX_NEW_TOKENS": str(tokens),
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-    }
-    app = subprocess.Popen(
-        [executable, ROOT / "app.py"],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        preexec_fn=partial(os.sched_setaffinity, 0, processors),
-    )
-    try:
-        address = f"http://127.0.0.1:{port}/"
-        while True:
-            try:
-                httpx.get(address)
-                break
-            except httpx.ConnectError:
-                sleep(0.5)
-        yield address
-    finally:
-        app.terminate()
-        app.wait()
 
 
 def unwatched(client: Client, ask: dict) -> Figures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -9,6 +10,8 @@ from typing import Any
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr  # noqa: E402
+from fastapi import Request  # noqa: E402
+from fastapi.responses import JSONResponse  # noqa: E402
 
 from specdemo.config import Settings  # noqa: E402
 from specdemo.measure.trace import MAX_BYTES  # noqa: E402
@@ -24,6 +27,9 @@ FONT = ["system-ui", "sans-serif"]  # fonts that are on the visitor's machine: n
 MONO = ["ui-monospace", "monospace"]
 TEMPORARY_S = 3600  # saved races are kept so long
 HOUSEKEEPING = (TEMPORARY_S, TEMPORARY_S)
+UNREADABLE = (TypeError, ValueError, LookupError, AttributeError)  # what a malformed call makes Gradio raise
+
+log = logging.getLogger(__name__)
 
 
 def build(settings: Settings, draft: str | None = None, lent: Play | None = None) -> gr.Blocks:
@@ -91,4 +97,11 @@ def serving(host: str, port: int) -> dict[str, Any]:
         "run_history": False,
         "enable_monitoring": False,
         "footer_links": ["api"],
+        "app_kwargs": {"exception_handlers": dict.fromkeys(UNREADABLE, unreadable)},
     }
+
+
+async def unreadable(request: Request, error: Exception) -> JSONResponse:
+    """Gradio trips over calls that do not fit an endpoint; the caller gets a sentence, the log gets the rest."""
+    log.warning("a call to %s cannot be read", request.url.path, exc_info=error)
+    return JSONResponse({"detail": text("unreadable")}, status_code=400)

@@ -67,8 +67,9 @@ EN = {
     "done": "Finished.",
     "stopped": "Stopped.",
     "stopped_early": "Stopped before the first token.",
+    "unreadable": "The call cannot be read: its body must be a JSON object with this endpoint's parameters, which "
+    "the page lists under “Use via API”.",
     "broken": "Something went wrong on our side; the race was given up. Run it again.",
-    "queue_full": "Too many visitors are waiting; try again in a minute.",
     "chart_tokens": "Tokens",
     "chart_rate": "Decode tokens/s so far",
     "chart_latency": "Milliseconds per token",
