@@ -123,11 +123,17 @@ def serve(
     host: Annotated[str, typer.Option(envvar="HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(envvar="PORT", help="Port to listen on.")] = 7860,
     draft: options.Draft = None,
+    own_models: Annotated[
+        bool, typer.Option("--own-models", help="Offer every listed pair, and fields for models of your own.")
+    ] = False,
 ) -> None:
     """Serve the page."""
     from specdemo.ui.build import launch
 
-    launch(_settings(), host, port, draft)
+    settings = _settings()
+    if own_models:
+        settings = settings.model_copy(update={"own_models": True, "pairs": list(PAIRS)})
+    launch(settings, host, port, draft)
 
 
 @app.command()

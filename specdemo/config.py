@@ -3,6 +3,7 @@
 Environment variables override the file: SPECDEMO_QUEUE__MAX_SIZE=5, HOST, PORT.
 """
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -83,10 +84,17 @@ class Settings(BaseSettings):
     )
 
     pairs: list[str] = Field(["embedded"], min_length=1)
+    own_models: bool = False  # whether visitors may name any model: only where they own the machine
     defaults: Defaults = Defaults()
     limits: Limits = Limits()
     queue: Queue = Queue()
     space: Space
+
+    @model_validator(mode="after")
+    def _a_space_serves_listed_pairs(self) -> "Settings":
+        if self.own_models and os.environ.get("SPACE_ID"):
+            raise ValueError("own_models is for a machine of one's own; a Space serves the listed pairs only")
+        return self
 
     @model_validator(mode="after")
     def _defaults_keep_the_limits(self) -> "Settings":

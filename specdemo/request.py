@@ -13,7 +13,8 @@ class RequestError(ValueError):
 
 
 class RaceRequest(BaseModel):
-    """One race. target, draft: directories or model ids that replace the pair's; not offered to visitors of a page.
+    """One race. target, draft: directories or model ids that replace the pair's; visitors of a page may name them only
+    where they own the machine.
 
     quantization: of the weights of what `quantize` names; double_quantization: of NF4's scales too.
     stop: texts that end an answer, the first of them to appear. exact: decide near-ties of a long pass again in a pass
@@ -47,6 +48,12 @@ class RaceRequest(BaseModel):
     def _by_line(cls, stop: object) -> object:
         """A text is one stop string a line; nothing is none."""
         return [part for part in stop.splitlines() if part] if isinstance(stop, str) else stop or ()
+
+    @field_validator("target", "draft", mode="before")
+    @classmethod
+    def _empty_is_none(cls, name: object) -> object:
+        """An empty field names no model."""
+        return (name.strip() or None) if isinstance(name, str) else name
 
     @field_validator("prompt")
     @classmethod

@@ -30,20 +30,25 @@ from specdemo.request import RaceRequest, RequestError
 from specdemo.text import Stops, TextStream, decode, encode
 
 
-def load_for(request: RaceRequest, drafting: bool = True) -> Loaded:
-    """The pair that a checked request names, loaded. Raises LoadError where that fails.
+def named(request: RaceRequest) -> tuple[Pair, Quantization]:
+    """The pair that a checked request names, and how its weights are to be quantized.
 
     A target of one's own stands alone, without the pair's draft. A draft of one's own takes the place of the pair's
-    draft, whether that is a model or a head. drafting=False leaves out all that drafts.
+    draft, whether that is a model or a head.
     """
     pair = PAIRS[request.pair]
     if request.target is not None:
         pair = Pair(request.target, request.target, request.target)
     if request.draft is not None:
         pair = replace(pair, name=f"{pair.name} + {request.draft}", draft=request.draft, head=None)
+    return pair, Quantization(request.quantization, request.quantize == "both", request.double_quantization)
+
+
+def load_for(request: RaceRequest, drafting: bool = True) -> Loaded:
+    """The pair that a checked request names, loaded; drafting=False leaves out all that drafts. Raises LoadError."""
+    pair, quantization = named(request)
     if not drafting:
         pair = replace(pair, draft=None, head=None, ngram=None)
-    quantization = Quantization(request.quantization, request.quantize == "both", request.double_quantization)
     return load(pair, resolve_dtype(request.dtype, device.pick()), quantization)
 
 

@@ -70,6 +70,8 @@ def _problems(space: Space, target: Target, folder: Path) -> list[str]:
 def _unreachable(settings: Settings, target: Target) -> list[str]:
     """Why the Space could not fetch a pair that it serves, one line each."""
     space, problems = settings.space, []
+    if settings.own_models:
+        problems.append("own_models: a Space serves the listed pairs only; set it to false")
     pairs = [PAIRS[name] for name in settings.pairs if name in PAIRS]
     gated = sorted({model for pair in pairs for model in pair.gated})
     if gated and "HF_TOKEN" not in space.secrets:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from specdemo.ui.texts import EN
+
 ROOT = Path(__file__).parents[1]
 SOURCES = [ROOT / "app.py", *sorted((ROOT / "specdemo").rglob("*.py"))]
 
@@ -58,3 +60,19 @@ def test_the_engine_knows_no_user_interface_and_only_app_knows_spaces():
 def test_importing_it_loads_no_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_every_word_of_the_page_is_used():
+    whole, beginnings = set(), set()
+    for file in SOURCES:
+        if file.name == "texts.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "text" and node.args:
+                key = node.args[0]
+                if isinstance(key, ast.JoinedStr) and isinstance(key.values[0], ast.Constant):
+                    beginnings.add(key.values[0].value)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                whole.add(node.value)
+    unused = [key for key in EN if key not in whole and not key.startswith(tuple(beginnings))]
+    assert unused == []

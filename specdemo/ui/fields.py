@@ -14,9 +14,9 @@ Fields = dict[str, gr.components.Component]
 
 
 def modes(settings: Settings, own_draft: bool) -> list[tuple[str, str]]:
-    """The modes that some served pair can run, as (words, name). own_draft: a draft was given to the server."""
+    """The modes that some served pair can run, as (words, name). own_draft: the server, or visitors, name a draft."""
     has = {field for name in settings.pairs for field in ("draft", "head") if getattr(PAIRS[name], field)}
-    if own_draft:
+    if own_draft or settings.own_models:
         has.add("draft")
     return [(text(f"mode_{mode}"), mode) for mode, needs in NEEDS.items() if not needs or has.intersection(needs)]
 
@@ -26,6 +26,9 @@ def fields(settings: Settings, own_draft: bool) -> Fields:
     with gr.Accordion(text("settings"), open=False):
         with gr.Row():
             models = _models(settings, own_draft)
+        if settings.own_models:
+            with gr.Row():
+                models |= _own_models()
         with gr.Row():
             weights = _weights(settings)
         with gr.Row():
@@ -43,6 +46,13 @@ def _models(settings: Settings, own_draft: bool) -> Fields:
     return {
         "pair": gr.Dropdown(pairs, value=defaults.pair, label=text("pair")),
         "mode": gr.Dropdown(modes(settings, own_draft), value=defaults.mode, label=text("mode")),
+    }
+
+
+def _own_models() -> Fields:
+    return {
+        name: gr.Textbox("", label=text(f"own_{name}"), info=text(f"own_{name}_info"), elem_id=f"own-{name}")
+        for name in ("target", "draft")
     }
 
 

@@ -14,6 +14,7 @@ from specdemo.ui.stage import line
 from specdemo.ui.texts import text
 
 GRADIOS_OWN = ("view", "logs", "deep_link")  # and whatever begins with two underscores
+NEVER = ("target", "draft")  # a link must not choose what is downloaded to somebody's machine
 NAME, MESSAGES = 40, 5  # characters of a stranger's parameter, and complaints, that are shown
 
 Fields = Mapping[str, gr.components.Component]
@@ -35,7 +36,7 @@ def presets(parameters: Mapping[str, str], settings: Settings, fields: Fields) -
 
 def _value(name: str, sent: str, values: Mapping[str, Any], settings: Settings, fields: Fields) -> Any:
     """The value of one parameter as its field takes it, beside those before it. Raises RequestError with the reason."""
-    if name not in fields:
+    if name not in fields or name in NEVER:
         raise RequestError(text("link_unknown").format(name=events.shorten(name, NAME)))
     asked = {"prompt": "-", **settings.defaults.model_dump(), **values, name: sent}
     value = getattr(checked(settings.limits, settings.pairs, **asked), name)

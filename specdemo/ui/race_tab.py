@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from specdemo.config import Settings
-from specdemo.ui import events
+from specdemo.ui import events, fit
 from specdemo.ui.charts import CHARTS, blank, plots
 from specdemo.ui.fields import Fields, fields
 from specdemo.ui.saving import saved
@@ -156,6 +156,8 @@ class RaceTab:
                 stop = gr.Button(text("stop"), variant="stop", size="lg", elem_id="stop")
                 save = gr.DownloadButton(text("save"), size="sm", interactive=False, elem_id="save")
         self.fields = {"prompt": prompt, **fields(self.settings, self.draft is not None)}
+        if self.play is play:  # where a GPU is lent for each race, none is here to look at
+            fit.build(self.fields, lambda **values: self.show(**values).request(), DEVICE)
         turn = gr.HTML(elem_id="turn", padding=False)  # empty: where Gradio writes a visitor's place in the queue
         self.theatre = theatre = stage(events.opening(self.settings.defaults.mode), elem_id="stage")
         charts = plots()

@@ -78,7 +78,7 @@ class Show:
         """
         yield [events.start(self._values.get("mode")), events.status(text("waiting"))]
         try:
-            request = checked(self._settings.limits, self._settings.pairs, **self._values, draft=self._draft)
+            request = self.request()
             words = text("waiting")
             for batch in device.batches(lambda: self._perform(request), self.cancelled, drawn_here):
                 now = text("running") if self.run else self._warmup.words or text("loading")
@@ -96,6 +96,11 @@ class Show:
         except Exception:
             log.exception("a race failed")
             yield [events.error(text("broken"))]
+
+    def request(self) -> RaceRequest:
+        """What was asked for, checked; a draft that a visitor names goes before the server's. Raises RequestError."""
+        values = self._values | {"draft": self._values.get("draft") or self._draft}
+        return checked(self._settings.limits, self._settings.pairs, **values)
 
     def _perform(self, request: RaceRequest) -> Iterator[Event]:
         """Runs on the device's thread; what is done here between steps is in no path's clock."""
