@@ -27,7 +27,7 @@ NEEDS: dict[Mode, tuple[str, ...]] = {
     "tree": ("head", "draft"),
     "staged": ("draft",),
     "ngram": (),
-    "chain": ("draft", "head"),
+    "chain": ("head", "draft"),
     "auto": (),
     SCORE: ("draft",),
 }

@@ -22,7 +22,7 @@ def _ngram(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> 
 
 
 def _chain(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
-    if loaded.draft is None:
+    if loaded.head is not None:  # it was made for this target, and costs less than any model
         return _head(loaded, target, alone=True, branches=1)
     return ModelDraft(_draft(loaded), loaded.vocabulary, loaded.shared, task.sampling, rng, CHAIN)
 

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.model
 ROOT = Path(__file__).parents[1]
 PROMPTS = (Prompt("a", "list", "Name three fruits."), Prompt("b", "copy", "Repeat: one two one two one two"))
 SETTINGS = {"max_new_tokens": 12, "pair": "embedded"}
+ALONE = {"target": "embedded"}  # a target of one's own comes without a draft
 PEERS = ("transformers generate", "transformers prompt lookup:3")
 
 
@@ -83,8 +84,8 @@ def test_stopped_in_mid_answer_it_adds_no_row_of_half_an_answer(looks, whole):
 @pytest.mark.parametrize(
     ("modes", "changes", "message"),
     [
-        (("staged",), {}, "staged needs a draft model"),
-        (("transformers assisted",), {}, "assisted needs a draft model"),
+        (("staged",), {"settings": SETTINGS | ALONE}, "staged needs a draft model"),
+        (("transformers assisted",), {"settings": SETTINGS | ALONE}, "assisted needs a draft model"),
         (("tree",), {"dtypes": ("fp8",)}, "dtype: "),
         (("tree",), {"quantizations": ("nf5",)}, "quantization: "),
         (("tree",), {"draft_lengths": (99,)}, "draft_length: "),

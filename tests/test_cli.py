@@ -63,7 +63,7 @@ def test_race_shows_both_answers_and_the_verdict_and_no_control_characters():
     [
         ([""], "prompt: is empty"),
         (["hello", "--mode", "magic"], "mode: "),
-        (["hello", "--mode", "staged"], "mode: staged needs a draft model"),
+        (["hello", "--mode", "staged", "--target", "embedded"], "mode: staged needs a draft model"),
         (["hello", "--quantization", "int3"], "quantization: "),
         (["hello", "--double-quantization"], "double_quantization: only nf4"),
         (["hello", "--target", "/nowhere"], "cannot load '/nowhere'"),
@@ -110,8 +110,7 @@ def test_a_table_is_counted_over_answers_and_says_where_it_comes_from(tmp_path):
         (["ngram", "README.md"], "line 1 is not a row"),
         (["eval", "{broken}"], "line 1: it has no prompt"),
         (["eval", "{prompts}", "--modes", "magic"], "modes: there is no 'magic'"),
-        (["eval", "{prompts}", "--modes", "staged"], "staged needs a draft model"),
-        (["eval", "{prompts}", "--modes", "transformers assisted"], "assisted needs a draft model"),
+        (["eval", "{prompts}", "--modes", "staged", "--draft", "/nowhere"], "cannot load '/nowhere'"),
         (["eval", "{prompts}", "--nodes", "0"], "whole numbers"),
     ],
 )

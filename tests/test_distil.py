@@ -6,7 +6,8 @@ from test_head import answers
 from tiny import model
 from transformers import AutoModelForCausalLM
 
-from specdemo.draft.distil import agreement, cut, distil, read_layers, write_layers
+from specdemo.draft.distil import agreement, distil
+from specdemo.models.embedded_draft import cut, read_layers, write_layers
 
 
 @pytest.fixture

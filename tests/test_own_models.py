@@ -5,7 +5,6 @@ from test_broken_draft import TOKENS, WORDS, Ready, told
 from tiny import model, tokenizer
 
 from specdemo.config import ConfigError, Settings, read
-from specdemo.models.findings import Level
 from specdemo.models.pairs import PAIRS
 from specdemo.staging import DeployError, stage
 from specdemo.ui import fit
@@ -57,14 +56,13 @@ def test_a_wrong_pair_is_refused_with_the_first_id_and_nothing_is_loaded(models)
 
 
 def test_the_look_says_what_a_race_would(models):
-    report = fit._look(show(target=models["target"], draft=models["draft"]).request())
-    assert report.refusal is None and fit.sentence(report).endswith("can be raced here.")
-    assert len(fit.rows(report)) == len(report.findings) > 3
-    report = fit._look(show(target=models["target"], draft=models["wrong"]).request())
-    assert "id 5 is" in fit.sentence(report)
-    assert [row[0] for row in fit.rows(report)].count(Level.REFUSAL) == 1
-    report = fit._look(show(target="/nothing/there").request())
-    assert "cannot be raced here" in fit.sentence(report)
+    first, blank, *lines = fit.told(show(target=models["target"], draft=models["draft"]).request()).splitlines()
+    assert first == f"{models['target']} + {models['draft']} can be raced here." and blank == ""
+    assert len(lines) > 3 and all(line[0] in "✓!" for line in lines)
+    first, _, *lines = fit.told(show(target=models["target"], draft=models["wrong"]).request()).splitlines()
+    assert "cannot be raced here" in first and "id 5 is" in first
+    assert [line[0] for line in lines].count("✗") == 1
+    assert "cannot be raced here" in fit.told(show(target="/nothing/there").request())
 
 
 def test_a_link_chooses_no_model_to_be_fetched():

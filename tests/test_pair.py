@@ -11,12 +11,11 @@ from threading import Event
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain
 from specdemo.engine.sampling import Randomness
-from specdemo.models import embedded
+from specdemo.models import embedded_draft
 from specdemo.models.load import LoadError, load, resolve_dtype
 from specdemo.models.pairs import PAIRS, Pair
 from specdemo.request import RaceRequest, RequestError
@@ -32,15 +31,9 @@ LENGTHS = range(1, 9) if FILE else (1, 4, 8)
 
 
 @pytest.fixture(scope="module")
-def cut_draft(tmp_path_factory):
-    """A draft model cut from the target: its first three layers and its last."""
-    folder = tmp_path_factory.mktemp("draft")
-    model = AutoModelForCausalLM.from_pretrained(embedded.fetch(), dtype=torch.float32)
-    model.model.layers = torch.nn.ModuleList(model.model.layers[i] for i in (0, 1, 2, 29))
-    model.config.num_hidden_layers = 4
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(embedded.fetch()).save_pretrained(folder)
-    return str(folder)
+def draft():
+    """The small draft model by its directory, as a user names one: in the place of head and table."""
+    return str(embedded_draft.fetch())
 
 
 def request(prompt, **changes):
@@ -65,10 +58,10 @@ def reference():
     [(mode, "head") for mode in ("tree", "ngram", "chain", "auto")]
     + [(mode, "draft model") for mode in ("chain", "tree", "staged", "auto")],
 )
-def test_greedy_float32_is_identical(mode, by, length, reference, cut_draft):
+def test_greedy_float32_is_identical(mode, by, length, reference, draft):
     speculated = 0
     for prompt, expected in reference.items():
-        asked = request(prompt, mode=mode, draft=cut_draft if by == "draft model" else None, draft_length=length)
+        asked = request(prompt, mode=mode, draft=draft if by == "draft model" else None, draft_length=length)
         run = Run(asked, load_for(asked), Event())
         steps = list(run.paths["speculative"])
         assert [token.id for step in steps for token in step.tokens] == expected, prompt
@@ -90,8 +83,8 @@ def test_a_penalty_a_stop_string_and_exactness_hold_for_both_paths_and_are_recor
     assert run.trace.settings["repetition_penalty"] == 1.1
 
 
-def test_draft_then_score_returns_the_drafts_text_and_calls_it_lossy(cut_draft):
-    asked = request("Name the days of the week.", mode="draft-then-score", draft=cut_draft)
+def test_draft_then_score_returns_the_drafts_text_and_calls_it_lossy(draft):
+    asked = request("Name the days of the week.", mode="draft-then-score", draft=draft)
     run = Run(asked, load_for(asked), Event())
     for _ in run:
         pass
@@ -105,7 +98,7 @@ def test_draft_then_score_returns_the_drafts_text_and_calls_it_lossy(cut_draft):
 @pytest.mark.parametrize("mode", ["staged", "draft-then-score"])
 def test_a_mode_whose_draft_the_pair_lacks_is_refused_with_what_it_needs(mode):
     with pytest.raises(RequestError, match=f"mode: {mode} needs a draft model"):
-        Run(request("x", mode=mode), load_for(request("x")), Event())
+        Run(request("x", mode=mode), load_for(request("x", target="embedded")), Event())
 
 
 def test_what_passes_cost_is_measured_once_and_kept(monkeypatch, tmp_path):
@@ -173,12 +166,12 @@ def test_auto_is_bf16_only_where_the_processor_computes_in_it(monkeypatch):
     assert resolve_dtype("fp32", cpu) == "fp32"
 
 
-def test_a_draft_with_another_tokenizer_is_refused_with_the_first_differing_id(tmp_path, cut_draft):
-    raw = json.loads((Path(cut_draft) / "tokenizer.json").read_text())
+def test_a_draft_with_another_tokenizer_is_refused_with_the_first_differing_id(tmp_path, draft):
+    raw = json.loads((Path(draft) / "tokenizer.json").read_text())
     vocabulary = raw["model"]["vocab"]
     one, other = (next(token for token, id in vocabulary.items() if id == wanted) for wanted in (5000, 6000))
     vocabulary[one], vocabulary[other] = 6000, 5000
-    for file in Path(cut_draft).iterdir():
+    for file in Path(draft).iterdir():
         (tmp_path / file.name).symlink_to(file)
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "tokenizer.json").write_text(json.dumps(raw))

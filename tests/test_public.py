@@ -173,7 +173,7 @@ def test_a_secret_is_in_no_page_no_answer_and_no_log(space):
     assert all(len(text) > 1000 for text in shown)
     shown.append(json.dumps(client.predict(api_name="/race_once", **GOOD)))
     shown += list(client.submit(api_name="/race", **GOOD))
-    shown += [raced(client, endpoint, prompt=SECRET[:6], mode="staged") for endpoint in ("/race", "/race_once")]
+    shown += [raced(client, endpoint, prompt=SECRET[:6], mode="magic") for endpoint in ("/race", "/race_once")]
     shown += [raced(client, endpoint, pair="gpt2") for endpoint in ("/race", "/race_once")]
     shown.append(log.read_text())
     assert len(shown) > 8 and not any(SECRET in text for text in shown)

@@ -208,8 +208,8 @@ def test_a_streamed_race_has_every_step_and_its_end(client):
 
 @pytest.mark.model
 def test_a_refusal_of_the_worker_reaches_the_visitor_in_its_words(client):
-    with pytest.raises(AppError, match="^mode: "):
-        client.predict(api_name="/race_once", **GOOD | {"mode": "staged"})
+    with pytest.raises(AppError, match="^prompt: has "):
+        client.predict(api_name="/race_once", **GOOD | {"prompt": "\U0001f9ff" * 19_000})
 
 
 @pytest.mark.model

@@ -186,7 +186,7 @@ def curve(
 @app.command()
 def distil(
     answers: Answers,
-    out: Annotated[Path, typer.Option(help="The layers' weights.")] = WEIGHTS / "embedded-small.safetensors",
+    out: Annotated[Path, typer.Option(help="The layers' weights.")] = WEIGHTS / "embedded-draft.safetensors",
     layers: Annotated[str, typer.Option(help="Layers of the target to keep, by comma.")] = "0,1,2,29",
     vocabulary: Annotated[int, typer.Option(help="Ids whose probabilities are learnt.")] = 4096,
     epochs: Annotated[int, typer.Option(help="Times that all answers are read.")] = 4,
@@ -201,30 +201,31 @@ def distil(
     from specdemo import device
     from specdemo.draft import distil as distillation
     from specdemo.draft.train import vocabulary as most_used
+    from specdemo.models import embedded_draft
     from specdemo.models import load as loading
 
     loaded = inputs.bare()
     data, judged = inputs.split(loaded, answers, held_out, seed)
     ids = most_used(answers, vocabulary)
-    small: Any = distillation.cut(loading.unpacked("embedded"), [int(i) for i in layers.split(",")])
+    small: Any = embedded_draft.cut(loading.unpacked("embedded"), [int(i) for i in layers.split(",")])
     small.to(device.pick())
     steps = epochs * -(-len(data) // batch)
     done = distillation.distil(small, data, ids, epochs, batch, rate, seed)
     for step, loss, agreed in track(done, "Distilling", total=steps):
         if step % 200 == 0 or step == steps:
             print(f"step {step} of {steps}: loss {loss:.3f}, agreement {agreed:.3f}", flush=True)
-            distillation.write_layers(small, out, inputs.provenance(answers) | {"layers": layers})
+            embedded_draft.write_layers(small, out, inputs.provenance(answers) | {"layers": layers})
     print(f"held out, agreement: {distillation.agreement(small, judged, ids, batch):.3f}")
 
 
 @app.command()
 def export(
     out: Annotated[Path, typer.Argument(help="Directory of the checkpoint.")],
-    layers: Annotated[Path, typer.Option(help="Weights that `distil` wrote.")] = WEIGHTS / "embedded-small.safetensors",
+    layers: Annotated[Path, typer.Option(help="Weights that `distil` wrote.")] = WEIGHTS / "embedded-draft.safetensors",
 ) -> None:
     """Write the distilled draft model as an ordinary checkpoint, for --draft or as an assistant_model."""
-    from specdemo.draft.distil import read_layers
     from specdemo.models import load as loading
+    from specdemo.models.embedded_draft import read_layers
 
     read_layers(layers, loading.unpacked("embedded")).save_pretrained(out)
     loading.tokenizer_of("embedded").save_pretrained(out)

@@ -1,60 +1,19 @@
 """A small Llama cut from the target and distilled on the target's own answers: an ordinary draft model.
 
 It keeps the target's embedding, which is also its output head, untrained; so only its layers need to be written down,
-and `export` puts the whole checkpoint together. Source: Hinton et al. 2015, section 2 (soft targets). Shapes: B
-sequences, T positions, D hidden size, R reduced vocabulary.
+and models/embedded_draft.py puts the whole checkpoint together. Source: Hinton et al. 2015, section 2 (soft targets).
+Shapes: B sequences, T positions, D hidden size, R reduced vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from specdemo.draft.train import Sample, batches, collate, optimized
-
-
-def cut(target: Any, layers: Sequence[int]) -> LlamaForCausalLM:
-    """A model of the target's `layers`, on its embedding. Raises ValueError for a target that cannot be cut."""
-    config = deepcopy(target.config)
-    if config.model_type != "llama" or not config.tie_word_embeddings:
-        raise ValueError("only targets of the Llama family whose output head is their embedding can be cut")
-    config.num_hidden_layers = len(layers)
-    small = LlamaForCausalLM(config)
-    weights = target.state_dict()
-    own = {name: weights[name] for name in ("model.embed_tokens.weight", "model.norm.weight")}
-    for new, old in enumerate(layers):
-        prefix = f"model.layers.{old}."
-        own |= {f"model.layers.{new}.{n.removeprefix(prefix)}": w for n, w in weights.items() if n.startswith(prefix)}
-    small.load_state_dict(own, strict=False)
-    small.tie_weights()
-    small.get_input_embeddings().weight.requires_grad_(False)
-    return small
-
-
-def write_layers(small: LlamaForCausalLM, path: Path, metadata: dict[str, str]) -> None:
-    """Write everything but the embedding, in half precision."""
-    own = {
-        n: w.half().contiguous().cpu() for n, w in small.state_dict().items() if "embed" not in n and "lm_head" not in n
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    save_file(own, part, metadata)
-    part.replace(path)
-
-
-def read_layers(path: Path, target: Any) -> LlamaForCausalLM:
-    """The small model on the target's embedding, float32."""
-    own = load_file(path)
-    count = 1 + max(int(name.split(".")[2]) for name in own if name.startswith("model.layers."))
-    small = cut(target, range(count))
-    small.load_state_dict({name: weight.float() for name, weight in own.items()}, strict=False)
-    return small
 
 
 def distil(

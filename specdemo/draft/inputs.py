@@ -37,7 +37,7 @@ def bare() -> Any:
     from specdemo.models.load import load
     from specdemo.models.pairs import PAIRS
 
-    return load(replace(PAIRS["embedded"], ngram=None, head=None), "fp32")
+    return load(replace(PAIRS["embedded"], draft=None, ngram=None, head=None), "fp32")
 
 
 def split(loaded: Any, answers: list[Path], held_out: int, seed: int) -> tuple[list[Any], list[Any]]:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdemo.models import embedded
+from specdemo.models import embedded, embedded_draft
 from specdemo.request import RequestError
 
 if TYPE_CHECKING:
@@ -24,14 +24,19 @@ class LoadError(RequestError):
     """The pair cannot be used; the message says why and what to change."""
 
 
+def place(name: str) -> Path:
+    """Where a model of that name would lie on this machine. What is embedded is made ready first; raises FetchError."""
+    if name == "embedded":
+        return embedded.fetch()
+    return embedded_draft.fetch() if name == "embedded-draft" else Path(name).expanduser()
+
+
 def small_files(name: str) -> Path:
     """The folder that holds config and tokenizer of a model id, a directory or "embedded"; fetched where needed.
 
     Raises LoadError: no such model, no access, no network.
     """
-    if name == "embedded":
-        return embedded.fetch()
-    folder = Path(name).expanduser()
+    folder = place(name)
     if not folder.is_dir():
         folder = _fetched(name)
     if not (folder / "config.json").is_file():

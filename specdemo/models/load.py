@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
@@ -17,8 +16,8 @@ from specdemo.config import Dtype
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.head import FeatureHead, read_head
 from specdemo.engine.ngram import NgramTable
-from specdemo.models import embedded, kernels, placement
-from specdemo.models.files import LoadError, read_config, read_tokenizer
+from specdemo.models import kernels, placement
+from specdemo.models.files import LoadError, place, read_config, read_tokenizer
 from specdemo.models.findings import Report
 from specdemo.models.pairs import Pair
 from specdemo.models.preflight import DTYPES, Candidate, examine
@@ -173,8 +172,8 @@ def unpacked(
 
 
 def _source(name: str) -> str:
-    place = embedded.fetch() if name == "embedded" else Path(name).expanduser()
-    return str(place) if place.is_dir() else name
+    folder = place(name)
+    return str(folder) if folder.is_dir() else name
 
 
 @torch.inference_mode()

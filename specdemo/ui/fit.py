@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
@@ -14,11 +14,8 @@ from specdemo.request import RaceRequest, RequestError
 from specdemo.ui.fields import Fields
 from specdemo.ui.texts import text
 
-if TYPE_CHECKING:
-    from specdemo.models.findings import Report
-
 log = logging.getLogger(__name__)
-COLUMNS = ("level", "topic", "sentence")
+MARKS = {"ok": "✓", "warning": "!", "refusal": "✗"}
 
 
 def build(fields: Fields, asked: Callable[..., RaceRequest], on_device: dict[str, Any]) -> None:
@@ -26,52 +23,32 @@ def build(fields: Fields, asked: Callable[..., RaceRequest], on_device: dict[str
     with gr.Accordion(text("fit"), open=False):
         gr.Markdown(text("fit_about"))
         look = gr.Button(text("fit_look"), elem_id="look")
-        # A textbox and a table show what a model's files say as text, never as Markdown.
-        verdict = gr.Textbox(
-            show_label=False, interactive=False, visible=False, lines=1, elem_id="fit", container=False
-        )
-        table = gr.Dataframe(
-            headers=[text(f"fit_head_{name}") for name in COLUMNS],
-            datatype="str",
-            interactive=False,
-            wrap=True,
-            visible=False,
-            label=text("fit"),
-            column_widths=["6rem", "8rem", "auto"],
-            elem_id="findings",
-        )
+        # A textbox shows what a model's files say as text, never as Markdown.
+        found = gr.Textbox(label=text("fit_found"), interactive=False, visible=False, max_lines=20, elem_id="fit")
 
-    def on_look(*values: Any) -> list[Any]:
+    def on_look(*values: Any) -> Any:
         try:
             request = asked(**dict(zip(fields, values, strict=True)) | {"prompt": "-"})
-            report = device.submit(lambda: _look(request))
+            words = device.submit(lambda: told(request))
         except (RequestError, FetchError) as reason:
-            return [gr.Textbox(str(reason), visible=True), gr.Dataframe(visible=False)]
+            words = str(reason)
         except Exception:
             log.exception("a preflight failed")
-            return [gr.Textbox(text("fit_broken"), visible=True), gr.Dataframe(visible=False)]
-        return [gr.Textbox(sentence(report), visible=True), gr.Dataframe(rows(report), visible=True)]
+            words = text("fit_broken")
+        return gr.Textbox(words, visible=True)
 
-    look.click(on_look, list(fields.values()), [verdict, table], api_visibility="private", **on_device)
-
-
-def sentence(report: Report) -> str:
-    """The outcome in one sentence."""
-    models = f"{report.target} + {report.draft}" if report.draft else report.target
-    if report.refusal is None:
-        return text("fit_usable").format(models=models)
-    return text("fit_refused").format(models=models, reason=report.refusal)
+    look.click(on_look, list(fields.values()), found, api_visibility="private", **on_device)
 
 
-def rows(report: Report) -> list[list[str]]:
-    """The findings as a table's cells."""
-    return [[str(finding.level), finding.topic, finding.sentence] for finding in report.findings]
-
-
-def _look(request: RaceRequest) -> Report:
+def told(request: RaceRequest) -> str:
+    """The outcome in one sentence, then every finding on a line of its own."""
     from specdemo.models.load import resolve_dtype
     from specdemo.models.preflight import preflight
     from specdemo.run import named
 
     pair, quantization = named(request)
-    return preflight(pair, resolve_dtype(request.dtype, device.pick()), quantization)
+    report = preflight(pair, resolve_dtype(request.dtype, device.pick()), quantization)
+    models = pair.title if request.draft is None else f"{pair.title} + {request.draft}"
+    words = text("fit_usable") if report.refusal is None else text("fit_refused")
+    lines = (f"{MARKS[finding.level]} {finding.topic}: {finding.sentence}" for finding in report.findings)
+    return "\n".join([words.format(models=models, reason=report.refusal), "", *lines])
