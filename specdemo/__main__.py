@@ -62,7 +62,7 @@ def race(
     stop: options.Stop = None,
     exact: options.Exact = False,
     seed: options.Seed = 42,
-    draft_length: options.DraftLength = 8,
+    draft_length: options.DraftLength = None,
     chat_template: options.ChatTemplate = True,
     trace: options.Trace = None,
     as_json: options.AsJson = False,

@@ -31,6 +31,9 @@ NEEDS: dict[Mode, tuple[str, ...]] = {
     "auto": (),
     SCORE: ("draft",),
 }
+# Tokens (nodes of a tree) drafted a step where nobody says how many: trees keep their least probable nodes back by
+# themselves; the tokens of a chain are all drafted and all read.
+LENGTHS: dict[Mode, int] = {"tree": 16, "staged": 4, "ngram": 16, "chain": 4, "auto": 16, SCORE: 16}
 Dtype = Literal["auto", "bf16", "fp32"]
 Precision = Literal["none", "nf4", "int8"]  # of quantized weights
 Quantized = Literal["target", "both"]
@@ -66,7 +69,6 @@ class Defaults(Section):
     dtype: Dtype = "auto"
     quantization: Precision = "none"
     max_new_tokens: int = Field(128, ge=1)
-    draft_length: int = Field(8, ge=1)
 
 
 class Queue(Section):
@@ -103,8 +105,6 @@ class Settings(BaseSettings):
             raise ValueError(f"defaults.pair {defaults.pair!r} is not one of pairs")
         if defaults.max_new_tokens > limits.max_new_tokens:
             raise ValueError("defaults.max_new_tokens is more than limits.max_new_tokens")
-        if defaults.draft_length > limits.max_draft_length:
-            raise ValueError("defaults.draft_length is more than limits.max_draft_length")
         return self
 
     @classmethod

@@ -33,7 +33,10 @@ Stop = Annotated[
 ]
 Exact = Annotated[bool, typer.Option("--exact", help="Decide near-ties of a long pass again alone.")]
 Seed = Annotated[int, typer.Option(help="Of the sampling.")]
-DraftLength = Annotated[int, typer.Option(help="Tokens (nodes of a tree) drafted a step, at most.")]
+DraftLength = Annotated[
+    int | None,
+    typer.Option(help="Tokens (nodes of a tree) drafted a step, at most.", show_default="what suits the mode"),
+]
 ChatTemplate = Annotated[bool, typer.Option(help="Wrap the prompt as a user's turn.")]
 Trace = Annotated[Path | None, typer.Option(help="Write the whole run to this file.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line instead of text.")]

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from specdemo.config import Dtype, Limits, Mode, Precision, Quantized
+from specdemo.config import LENGTHS, Dtype, Limits, Mode, Precision, Quantized
 
 
 class RequestError(ValueError):
@@ -33,7 +33,7 @@ class RaceRequest(BaseModel):
     quantize: Quantized = "target"
     double_quantization: bool = False
     max_new_tokens: int = Field(128, ge=1)
-    draft_length: int = Field(8, ge=1)
+    draft_length: int = Field(8, ge=1)  # None or nothing: what suits the mode
     temperature: float = Field(0.0, ge=0, le=10)
     top_k: int = Field(0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -42,6 +42,16 @@ class RaceRequest(BaseModel):
     exact: bool = False
     seed: int = Field(42, ge=0, lt=2**63)
     chat_template: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _length_by_mode(cls, values: Any) -> Any:
+        """A draft length that nobody gave is the mode's own."""
+        if not isinstance(values, dict) or values.get("draft_length") is not None:
+            return values
+        mode = values.get("mode", "tree")
+        known = isinstance(mode, str) and mode in LENGTHS
+        return values | {"draft_length": LENGTHS[mode] if known else 1}  # an unknown mode is refused for itself
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -70,12 +80,15 @@ def checked(limits: Limits, pairs: Collection[str], **values: Any) -> RaceReques
         raise RequestError(
             f"prompt: has {len(prompt):,} characters, at most {limits.max_prompt_characters:,} are read; shorten it"
         )
+    given = values.get("draft_length") is not None
     try:
         request = RaceRequest(**values)
     except ValidationError as error:
         raise RequestError("; ".join(map(_plain_words, error.errors()))) from None
     if request.double_quantization and request.quantization != "nf4":
         raise RequestError("double_quantization: only nf4 has scales to quantize once more; switch it off")
+    if not given and request.draft_length > limits.max_draft_length:
+        request = request.model_copy(update={"draft_length": limits.max_draft_length})
     if request.pair not in pairs:
         raise RequestError(f"pair: there is no {request.pair[:80]!r}; choose one of {', '.join(pairs)}")
     for name, most in (

@@ -54,7 +54,7 @@ def calls(base, fields):
 
 @pytest.fixture(scope="module")
 def address():
-    with served(Settings(limits=LIMITS, defaults=Defaults(max_new_tokens=4, draft_length=4))) as place:
+    with served(Settings(limits=LIMITS, defaults=Defaults(max_new_tokens=4))) as place:
         yield place
 
 

@@ -395,6 +395,13 @@ def tab():
     return made
 
 
+def test_a_link_chooses_only_what_the_page_offers_and_a_mode_brings_its_length(tab):
+    with gr.Blocks():
+        few = {"mode": gr.Dropdown(["tree"])}
+    assert links.presets({"mode": "staged"}, tab.settings, few) == ({}, ["mode: is not offered here"])
+    assert links.presets({"mode": "chain"}, tab.settings, tab.fields) == ({"mode": "chain", "draft_length": 4}, [])
+
+
 def test_a_link_presets_prompt_and_settings(tab):
     asked = {
         "prompt": "<script>alert(1)</script> ü", "mode": "ngram", "max_new_tokens": "32", "temperature": "0.5",
@@ -418,7 +425,6 @@ def test_a_link_presets_prompt_and_settings(tab):
         ("prompt", "  ", "prompt: is empty"),
         ("prompt", "a" * 20_001, "prompt: has 20,001 characters"),
         ("mode", "magic", "mode: Input should be"),
-        ("mode", "staged", "mode: is not offered here"),
         ("pair", "../etc", "pair: there is no"),
         ("max_new_tokens", "many", "max_new_tokens: Input should be a valid integer"),
         ("max_new_tokens", "513", "max_new_tokens: 513 is more than the 512 allowed"),

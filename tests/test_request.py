@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.config import Limits, Settings
+from specdemo.config import LENGTHS, UNLIMITED, Limits, Settings
 from specdemo.request import RaceRequest, RequestError, checked
 from specdemo.ui.fields import fields
 from specdemo.ui.race_tab import RaceTab
@@ -102,7 +102,6 @@ def test_an_unknown_key_in_the_file_is_named(monkeypatch, tmp_path):
     ("wrong", "message"),
     [
         ({"defaults": {"max_new_tokens": 65}, "limits": {"max_new_tokens": 64}}, "defaults.max_new_tokens is more"),
-        ({"defaults": {"draft_length": 9}, "limits": {"max_draft_length": 8}}, "defaults.draft_length is more"),
         ({"defaults": {"pair": "other"}}, "defaults.pair 'other' is not one of pairs"),
     ],
 )
@@ -113,6 +112,13 @@ def test_defaults_outside_the_limits_are_refused_at_start(wrong, message):
 
 def test_the_page_is_built_with_the_smallest_limits():
     smallest = {"max_new_tokens": 2, "max_draft_length": 2}
-    settings = Settings(limits=smallest, defaults={"max_new_tokens": 2, "draft_length": 2})
+    settings = Settings(limits=smallest, defaults={"max_new_tokens": 2})
     with gr.Blocks():
         RaceTab(settings, None, None).build()
+
+
+def test_a_draft_length_that_nobody_gave_is_the_modes_own_within_the_limit():
+    for unsaid in ({}, {"draft_length": None}):
+        assert checked(UNLIMITED, ["embedded"], prompt="x", mode="chain", **unsaid).draft_length == LENGTHS["chain"]
+        assert checked(LIMITS, ["embedded"], prompt="x", mode="tree", max_new_tokens=8, **unsaid).draft_length == 8
+    assert RaceRequest(prompt="x").draft_length == LENGTHS["tree"]

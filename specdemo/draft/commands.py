@@ -135,7 +135,9 @@ def eval(
     modes: Annotated[str, typer.Option(help="As of `bench`, by comma.")] = "ngram,chain,tree,auto",
     draft: options.Draft = None,
     max_new_tokens: options.Tokens = 96,
-    nodes: Annotated[str, typer.Option(help="Node budgets, by comma.")] = "8",
+    nodes: Annotated[
+        str | None, typer.Option(help="Node budgets, by comma.", show_default="what suits each mode")
+    ] = None,
     every: Annotated[int, typer.Option(min=1, help="Take every n-th prompt only.")] = 1,
     dtype: options.Dtype = "auto",
     out: Annotated[Path | None, typer.Option(help="Rows as they come; gone on with.", show_default=False)] = None,

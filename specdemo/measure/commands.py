@@ -33,7 +33,9 @@ def bench(
     quantizations: Annotated[
         str, typer.Option(help="By comma: none, nf4, int8; nf4:both for the draft as well.")
     ] = "none",
-    draft_lengths: Names = "8",
+    draft_lengths: Annotated[
+        str | None, typer.Option(help="By comma.", show_default="what suits each mode")
+    ] = None,
     max_new_tokens: options.Tokens = 200,
     temperature: options.Temperature = 0.0,
     exact: options.Exact = False,
@@ -59,7 +61,7 @@ def bench(
             tuple(dict.fromkeys(map(_mode, named))),
             tuple(dtypes.split(",")),
             tuple(quantizations.split(",")),
-            tuple(options.numbers(draft_lengths, "draft lengths")),
+            tuple(options.numbers(draft_lengths, "draft lengths")) if draft_lengths else (),
             repeats,
             settings,
         )

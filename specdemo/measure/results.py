@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specdemo.config import LENGTHS
 from specdemo.engine.types import Origin, Token
 from specdemo.measure.metrics import Tally, lossless, speed_up
 
@@ -44,14 +45,15 @@ class Prompt:
 class Plan:
     """What is measured. modes: of drafting and of transformers; plain decoding always comes first.
 
-    settings: fields of a request that are the same in all rows. dtypes, quantizations, draft_lengths: all combinations.
+    settings: fields of a request that are the same in all rows. dtypes, quantizations, draft_lengths: all combinations;
+    no draft lengths: each mode's own.
     """
 
     prompts: tuple[Prompt, ...]
     modes: tuple[str, ...]
     dtypes: tuple[str, ...] = ("auto",)
     quantizations: tuple[str, ...] = ("none",)
-    draft_lengths: tuple[int, ...] = (8,)
+    draft_lengths: tuple[int, ...] = ()
     repeats: int = 1
     settings: dict[str, Any] | None = None
 
@@ -64,8 +66,13 @@ class Plan:
             for prompt in self.prompts
             for repeat in range(self.repeats)
             for mode in (PLAIN, *self.modes)
-            for length in (self.draft_lengths if mode != PLAIN and not is_peer(mode) else (None,))
+            for length in self._lengths(mode)
         ]
+
+    def _lengths(self, mode: str) -> tuple[int | None, ...]:
+        if mode == PLAIN or is_peer(mode):
+            return (None,)
+        return self.draft_lengths or tuple(length for name, length in LENGTHS.items() if name == mode)
 
 
 @dataclass(frozen=True, slots=True)

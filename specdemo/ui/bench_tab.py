@@ -12,7 +12,7 @@ from typing import Any, get_args
 import gradio as gr
 
 from specdemo import device
-from specdemo.config import Dtype, Precision, Settings
+from specdemo.config import LENGTHS, Dtype, Precision, Settings
 from specdemo.measure.results import BenchError, Book, Plan, Prompt, Row, prompt_set, read_prompts, results
 from specdemo.models.embedded import FetchError
 from specdemo.request import RequestError
@@ -95,7 +95,7 @@ class BenchTab:
         modes: list[str],
         dtypes: list[str] | None = None,
         quantizations: list[str] | None = None,
-        draft_length: int = 8,
+        draft_length: int | None = None,
         max_new_tokens: int = 128,
         repeats: int = 1,
         peers: bool = False,
@@ -146,7 +146,7 @@ class BenchTab:
         modes: Sequence[str],
         dtypes: Sequence[str],
         quantizations: Sequence[str],
-        draft_length: int,
+        draft_length: int | None,
         max_new_tokens: int,
         repeats: int,
         peers: bool,
@@ -160,13 +160,15 @@ class BenchTab:
         for name, values in (("modes", modes), ("dtypes", dtypes), ("quantizations", quantizations)):
             if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str) for v in values):
                 raise RequestError(f"{name}: choose at least one")
+        most_drafted = self.settings.limits.max_draft_length
+        own = () if max(LENGTHS.values()) <= most_drafted else (most_drafted,)
         settings = {"pair": pair, "max_new_tokens": max_new_tokens, "draft": self.draft}
         plan = Plan(
             tuple(prompts),
             tuple(dict.fromkeys([*modes, *(PEERS if peers else ())])),
             tuple(dict.fromkeys(dtypes)),
             tuple(dict.fromkeys(quantizations)),
-            (draft_length,),
+            (draft_length,) if draft_length else own,
             repeats,
             settings,
         )
@@ -220,8 +222,9 @@ class BenchTab:
                     )
                 with gr.Row():
                     length = gr.Slider(
-                        1, limits.max_draft_length, defaults.draft_length, step=1, label=text("draft_length")
-                    )
+                        0, limits.max_draft_length, 0, step=1, label=text("draft_length"),
+                        info=text("bench_length_info"),
+                    )  # fmt: skip
                     tokens = gr.Slider(
                         min(16, limits.max_new_tokens // 2), limits.max_new_tokens, min(200, limits.max_new_tokens),
                         step=1, label=text("max_new_tokens"), elem_id="bench-tokens",

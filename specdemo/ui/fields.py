@@ -6,7 +6,7 @@ from typing import get_args
 
 import gradio as gr
 
-from specdemo.config import NEEDS, Dtype, Precision, Quantized, Settings
+from specdemo.config import LENGTHS, NEEDS, Dtype, Precision, Quantized, Settings
 from specdemo.models.pairs import PAIRS
 from specdemo.ui.texts import text
 
@@ -19,6 +19,11 @@ def modes(settings: Settings, own_draft: bool) -> list[tuple[str, str]]:
     if own_draft or settings.own_models:
         has.add("draft")
     return [(text(f"mode_{mode}"), mode) for mode, needs in NEEDS.items() if not needs or has.intersection(needs)]
+
+
+def suits(mode: str, settings: Settings) -> int:
+    """The draft length that is set where a mode is chosen."""
+    return min(LENGTHS[mode], settings.limits.max_draft_length)  # type: ignore[index]
 
 
 def fields(settings: Settings, own_draft: bool) -> Fields:
@@ -37,6 +42,11 @@ def fields(settings: Settings, own_draft: bool) -> Fields:
             sampling = _sampling()
         with gr.Row():
             rest = _rest()
+    # Only a visitor's own choice sets the length; what a link presets comes with its own.
+    models["mode"].input(  # type: ignore[attr-defined]
+        lambda mode: suits(mode, settings), models["mode"], lengths["draft_length"], queue=False,
+        show_progress="hidden", api_visibility="private",
+    )  # fmt: skip
     return models | weights | lengths | sampling | rest
 
 
@@ -91,7 +101,7 @@ def _lengths(settings: Settings) -> Fields:
         "draft_length": gr.Slider(
             1,
             limits.max_draft_length,
-            defaults.draft_length,
+            suits(defaults.mode, settings),
             step=1,
             label=text("draft_length"),
             info=text("draft_length_info"),

@@ -10,6 +10,7 @@ import gradio as gr
 from specdemo.config import Settings
 from specdemo.request import RequestError, checked
 from specdemo.ui import events
+from specdemo.ui.fields import suits
 from specdemo.ui.stage import line
 from specdemo.ui.texts import text
 
@@ -31,6 +32,8 @@ def presets(parameters: Mapping[str, str], settings: Settings, fields: Fields) -
             values[name] = _value(name, sent, values, settings, fields)
         except RequestError as error:
             wrong.append(str(error))
+    if "mode" in values:
+        values.setdefault("draft_length", suits(values["mode"], settings))
     return values, wrong
 
 

@@ -106,6 +106,7 @@ EN = {
     "bench_set_own": "26 of eleven kinds",
     "bench_set_file": "your file",
     "bench_file": 'Your prompts: .txt, one a line, or .jsonl with "prompt"',
+    "bench_length_info": "0: what suits each mode",
     "bench_repeats": "Repeats",
     "bench_peers": "With transformers",
     "bench_peers_info": "generate() and its prompt lookup, same weights",
