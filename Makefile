@@ -1,4 +1,4 @@
-# run: serve the demo    test: every test    check: style, types, fast tests    bench: the benchmark
+# run: serve the demo    test: every test    check: style, types, fast tests    bench: the README's table
 # image: build and start the Dockerfile where there is no container engine (root, Debian)
 #
 # HOST, PORT and SPECDEMO_HOME reach the program from the environment or as `make run PORT=8000`.
@@ -23,7 +23,7 @@ check: .venv/.installed-dev
 	$(PY) -m pytest -m "not model and not browser"
 
 bench: .venv/.installed
-	$(PY) benchmarks/paths.py
+	$(PY) -m specdemo bench --prompts article --modes tree,auto,ngram --peers --markdown docs/benchmark.md
 
 image: .venv/.created
 	$(PY) tests/image.py

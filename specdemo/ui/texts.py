@@ -83,7 +83,7 @@ EN = {
     "chart_tokens": "Tokens",
     "chart_rate": "Decode tokens/s so far",
     "chart_latency": "Milliseconds per token",
-    "chart_memory": "Memory of weights, caches, process and device, MB",
+    "chart_memory": "Memory, MB",
     "own_clock": "own clock, s",
     "device_time": "device time of both paths, s",
     "series_target": "target",

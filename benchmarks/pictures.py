@@ -1,0 +1,61 @@
+"""Pictures of every tab for docs, light and dark, wide and narrow, after real runs: `python benchmarks/pictures.py`."""
+
+from itertools import product
+from pathlib import Path
+
+import typer
+from playwright.sync_api import Page, sync_playwright
+from rich.progress import track
+from server import chromium, serving
+
+FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
+PROMPT = "Write a short poem about the sea, with a refrain that comes back after every verse."
+WIDTHS = {"wide": 1920, "narrow": 380}
+
+
+def race(page: Page) -> None:
+    page.fill("#prompt textarea", PROMPT)
+    page.click("#run")
+    page.wait_for_selector(".verdict[data-kind]")
+
+
+def benchmark(page: Page) -> None:
+    page.get_by_role("tab", name="Benchmark").click()
+    box = page.locator("#bench-tokens input[type=number]")
+    box.fill("16")
+    box.press("Tab")
+    page.click("#bench-run")
+    page.wait_for_function("document.querySelector('#bench-status textarea').value.startsWith('Finished')")
+    page.wait_for_timeout(2000)  # the plots are drawn after the words
+
+
+def replay(page: Page) -> None:
+    page.get_by_role("tab", name="Replay").click()
+    page.click("#replay-refrain")
+    page.wait_for_selector("#replay-stage .verdict[data-kind]")
+
+
+TABS = {"race": race, "benchmark": benchmark, "replay": replay}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    with serving() as (address, _), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        for (tab, show), theme in track(list(product(TABS.items(), ("light", "dark"))), "Pictures"):
+            context = browser.new_context(viewport={"width": 1920, "height": 1080})
+            context.set_default_timeout(180_000)
+            page = context.new_page()
+            page.goto(f"{address}?__theme={theme}")
+            page.wait_for_selector(".hint")
+            show(page)
+            for name, width in WIDTHS.items():
+                page.set_viewport_size({"width": width, "height": 1080})
+                page.wait_for_timeout(1500)
+                page.screenshot(path=FOLDER / f"{tab}-{theme}-{name}.png", full_page=True)
+            context.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    typer.run(main)
