@@ -1,4 +1,4 @@
-"""How long a visitor waits after `make run` on a warm cache: `python benchmarks/startup.py`. Seconds of this machine."""
+"""How long a visitor waits after `make run` on a warm cache, in seconds here: `python benchmarks/startup.py`."""
 
 import os
 import socket

@@ -25,17 +25,18 @@ app.command()(measure_commands.bench)
 
 @app.command()
 def fetch() -> None:
-    """Fetch the embedded target and make it ready; does nothing if it is."""
+    """Fetch the embedded target and make it and its draft ready; does nothing if they are."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    from specdemo.models import embedded
+    from specdemo.models import embedded, embedded_draft
 
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("Looking for the weights", total=1.0)
         try:
             folder = embedded.fetch(lambda stage, done: bar.update(task, description=stage, completed=done))
+            embedded_draft.fetch()
         except embedded.FetchError as error:
             bar.stop()
             _refuse(error, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from copy import deepcopy
 from hashlib import sha256
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 LAYERS = WEIGHTS / "embedded-draft.safetensors"
+STALE_S = 600  # nobody takes so long to put a checkpoint together
 FOLDER = "smollm2-135m-draft-"  # and the beginning of the layers' hash
 
 
 def fetch() -> Path:
     """The folder of the checkpoint; put together in a few seconds if it is not there yet.
 
-    Raises FetchError where the target cannot be had, OSError where the cache cannot be written.
+    Raises FetchError where the target cannot be had or the cache cannot be written.
     """
     source = embedded.fetch()
     folder = embedded.home() / f"{FOLDER}{sha256(LAYERS.read_bytes()).hexdigest()[:12]}"
@@ -36,16 +38,24 @@ def fetch() -> Path:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     target = AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False)
-    part = Path(tempfile.mkdtemp(prefix=".draft-", dir=embedded.home()))
+    part = None
+    for left in embedded.home().glob(".draft-*"):  # by a process that was killed
+        if time.time() - left.stat().st_mtime > STALE_S:
+            shutil.rmtree(left, ignore_errors=True)
     try:
+        part = Path(tempfile.mkdtemp(prefix=".draft-", dir=embedded.home()))
         read_layers(LAYERS, target).save_pretrained(part)
         AutoTokenizer.from_pretrained(source, trust_remote_code=False).save_pretrained(part)
         part.chmod(0o755)
         for old in embedded.home().glob(f"{FOLDER}*"):
             shutil.rmtree(old, ignore_errors=True)
         part.replace(folder)  # whole or not there
+    except OSError as error:
+        if not folder.is_dir():  # else another process was faster
+            raise embedded.FetchError(f"cannot write the draft model to {embedded.home()}: {error}") from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        if part:
+            shutil.rmtree(part, ignore_errors=True)
     return folder
 
 
