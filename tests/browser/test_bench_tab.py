@@ -62,7 +62,7 @@ def test_a_visitors_prompts_are_measured_shown_as_they_are_and_saved(opened, tmp
         timeout=RUN_MS,
     )
     averages = opened.locator("#bench-averages")
-    for mode in ("plain (fp32)", "tree, 8 (fp32)", "ngram, 8 (fp32)"):
+    for mode in ("plain (fp32)", "tree, 16 (fp32)", "ngram, 16 (fp32)"):
         expect(averages.get_by_role("gridcell", name=mode, exact=True).first).to_be_visible()
     for key, marks in (("speed_up", ".mark-symbol path"), ("time", ".mark-rect path")):
         assert opened.locator(f"#bench-plot-{key} {marks}").count() >= 3, key
