@@ -47,13 +47,14 @@ LLAMA3 = {
 LLAMA32 = LLAMA3 | {"factor": 32.0}
 
 
-def smollm2_135m():
-    return llama(576, 30, 9, 3, 1536, 49152, 8192, True)
+def smollm2_135m(layers=30):
+    return llama(576, layers, 9, 3, 1536, 49152, 8192, True)
 
 
 # Each as a call: a config is built only where a test asks for it.
 CONFIGS = {
     "embedded": smollm2_135m,
+    "embedded-draft": lambda: smollm2_135m(4),
     "google/gemma-2-9b-it": lambda: gemma(t.Gemma2Config, 3584, 42, 16, 8, 14336, query_pre_attn_scalar=256),
     "google/gemma-2-2b-it": lambda: gemma(t.Gemma2Config, 2304, 26, 8, 4, 9216, query_pre_attn_scalar=256),
     "google/gemma-7b": lambda: gemma(t.GemmaConfig, 3072, 28, 16, 16, 24576),

@@ -45,8 +45,7 @@ while True:
 """
 ROWS = """
 from pathlib import Path
-from test_killed import PLANfrom test_trace import made
-
+from test_killed import PLAN
 from specdemo.measure.results import Book
 book = Book(PLAN, {}, Path(FOLDER) / "rows.jsonl")
 print("ready", flush=True)

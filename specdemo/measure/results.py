@@ -72,7 +72,7 @@ class Plan:
     def _lengths(self, mode: str) -> tuple[int | None, ...]:
         if mode == PLAIN or is_peer(mode):
             return (None,)
-        return self.draft_lengths or tuple(length for name, length in LENGTHS.items() if name == mode)
+        return self.draft_lengths or (LENGTHS.get(mode, 1),)  # type: ignore[call-overload]  # an unknown one is refused
 
 
 @dataclass(frozen=True, slots=True)

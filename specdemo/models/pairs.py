@@ -94,7 +94,7 @@ MODELS = {
     for model in [
         #     id                                     parameters      linear          cached   context
         Model("embedded", 134_515_008, 106_168_320, 11_520, 8_192),
-        Model("embedded-draft", 42_468_480, 14_155_776, 1_536, 8_192),
+        Model("embedded-draft", 42_472_512, 14_155_776, 1_536, 8_192),
         Model("google/gemma-2-9b-it", 9_241_705_984, 8_323_596_288, 172_032, 8_192, gated=True),
         Model("google/gemma-2-2b-it", 2_614_341_888, 2_024_275_968, 53_248, 8_192, gated=True),
         Model("google/gemma-7b", 8_537_680_896, 7_751_073_792, 229_376, 8_192, gated=True, chat=False),

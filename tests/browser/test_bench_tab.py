@@ -125,6 +125,8 @@ def test_the_tab_has_no_serious_fault_for_a_screen_reader_before_and_after_a_run
     upload(opened, tmp_path / "p.txt", "Name two colours.\nCount to five.\n")
     opened.locator("#bench-run").click()
     finished(opened)
+    expect(opened.locator("#bench-csv")).to_be_enabled()
+    opened.wait_for_timeout(500)  # until the buttons have faded from disabled to enabled
     assert faults(opened) == []
 
 
