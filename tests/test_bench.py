@@ -10,7 +10,7 @@ import pytest
 
 from specdemo.bench import bench
 from specdemo.config import Limits
-from specdemo.measure.results import Book, Plan, Prompt
+from specdemo.measure.results import ASSISTED, Book, Plan, Prompt, peers
 from specdemo.models.pairs import PAIRS
 from specdemo.request import RequestError
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PROMPTS = (Prompt("a", "list", "Name three fruits."), Prompt("b", "copy", "Repeat: one two one two one two"))
 SETTINGS = {"max_new_tokens": 12, "pair": "embedded"}
 ALONE = {"target": "embedded"}  # a target of one's own comes without a draft
-PEERS = ("transformers generate", "transformers prompt lookup:3")
+PEERS = peers("embedded", None, None)
 
 
 def plan(*modes, **changes):
@@ -30,10 +30,16 @@ def run(asked, book, cancelled=None):
     return list(bench(asked, book, Limits(), PAIRS, cancelled or Event()))
 
 
+def test_assisted_generation_stands_beside_whatever_has_a_draft_model():
+    assert set(ASSISTED) < set(PEERS)
+    assert set(ASSISTED).isdisjoint(peers("embedded", "embedded", None))
+    assert set(ASSISTED) < set(peers("embedded", "embedded", "some/draft"))
+
+
 def test_every_mode_and_peer_gives_a_whole_row_and_the_same_ids():
     asked = plan("tree", "auto", *PEERS)
     rows = run(asked, Book(asked, {}))
-    assert len(rows) == len(asked.cases()) == 10
+    assert len(rows) == len(asked.cases()) == 2 * (1 + 2 + len(PEERS))
     for row in rows:
         assert 0 < row["ttft_s"] < row["latency_s"] and row["tokens"] == 12 or row["finish"] == "eos"
         assert row["lossless"] == "identical" and row["speed_up"] > 0 and row["score"] < 0

@@ -13,11 +13,9 @@ import typer
 
 from specdemo import options
 from specdemo.config import NEEDS, SCORE, UNLIMITED
+from specdemo.measure import results
 from specdemo.measure.results import PLAIN, BenchError, Book, Plan, Prompt, is_peer, prompt_set, read_prompts
 from specdemo.models.pairs import PAIRS
-
-PEERS = ("transformers generate", "transformers prompt lookup", "transformers prompt lookup:3")
-ASSISTED = ("transformers assisted", "transformers assisted:3")
 
 Names = Annotated[str, typer.Option(help="By comma.")]
 
@@ -51,8 +49,7 @@ def bench(
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Measure every prompt in every mode, beside plain decoding and, if asked, transformers' own ways."""
-    has_draft = draft is not None or (target is None and PAIRS[pair].draft is not None) if pair in PAIRS else False
-    named = [*modes.split(","), *(PEERS if peers else ()), *(ASSISTED if peers and has_draft else ())]
+    named = [*modes.split(","), *(results.peers(pair, target, draft) if peers else ())]
     settings = {"pair": pair, "target": target, "draft": draft, "max_new_tokens": max_new_tokens,
                 "temperature": temperature, "exact": exact, "seed": seed, "chat_template": chat_template}  # fmt: skip
     try:
@@ -133,5 +130,5 @@ def _prompts(name: str) -> list[Prompt]:
 def _mode(name: str) -> str:
     if name not in NEEDS and not is_peer(name):
         raise BenchError(f"modes: there is no {name!r}; choose {', '.join(m for m in NEEDS if m != SCORE)}, {SCORE}, "
-                         f"or one of transformers: {', '.join((*PEERS, *ASSISTED))}")  # fmt: skip
+                         f"or one of transformers: {', '.join((*results.PEERS, *results.ASSISTED))}")  # fmt: skip
     return name

@@ -16,18 +16,27 @@ from typing import Any
 from specdemo.config import LENGTHS
 from specdemo.engine.types import Origin, Token
 from specdemo.measure.metrics import Tally, lossless, speed_up
+from specdemo.models.pairs import PAIRS
 
 SETS = Path(__file__).parents[1] / "prompts"
 FORMAT, VERSION = "specdemo benchmark", 1
 PLAIN = "plain"
 # What transformers' generate() can do by itself; ":N" behind the last two drafts N tokens each time.
 PEER = re.compile(r"transformers (generate|(?:prompt lookup|assisted)(?::[1-9][0-9]*)?)")
+PEERS = ("transformers generate", "transformers prompt lookup", "transformers prompt lookup:3")  # at its default, tuned
+ASSISTED = ("transformers assisted", "transformers assisted:3")  # needs a draft model
 HIDDEN = ("ids", "ends", "margins")  # of a row: what a resumed run compares with; not part of the results
 
 
 def is_peer(mode: str) -> bool:
     """Whether a mode is one of transformers."""
     return PEER.fullmatch(mode) is not None
+
+
+def peers(pair: str, target: str | None, draft: str | None) -> tuple[str, ...]:
+    """The modes of transformers beside a pair, or beside models that are named in its place."""
+    own = PAIRS.get(str(pair)) if target is None else None
+    return PEERS if draft is None and (own is None or own.draft is None) else (*PEERS, *ASSISTED)
 
 
 class BenchError(ValueError):

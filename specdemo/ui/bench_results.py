@@ -47,7 +47,7 @@ def components() -> list[Any]:
         with gr.Row():
             plots = [
                 plot(_frame([]), x="x", y="y", color="series", title=text(f"bench_plot_{key}"), x_title=" ",
-                     y_title=" ", color_title=" ", y_lim=[0, None], height=300, buttons=[],
+                     y_title=" ", color_title=" ", y_lim=[0, None], height=300, buttons=[], x_label_angle=-30,
                      elem_id=f"bench-plot-{key}")
                 for key, plot in PLOTS.items()
             ]  # fmt: skip

@@ -14,6 +14,7 @@ import gradio as gr
 from specdemo import device
 from specdemo.config import LENGTHS, Dtype, Precision, Settings
 from specdemo.measure.results import BenchError, Book, Plan, Prompt, Row, prompt_set, read_prompts, results
+from specdemo.measure.results import peers as peers_of
 from specdemo.models.embedded import FetchError
 from specdemo.request import RequestError
 from specdemo.ui.bench_results import FILES, blank, components, shown, written
@@ -22,7 +23,6 @@ from specdemo.ui.texts import text
 
 log = logging.getLogger(__name__)
 
-PEERS = ("transformers generate", "transformers prompt lookup:3")
 PLOTS_EVERY_S = 2.0
 MAX_FILE_BYTES = 1_000_000
 SETS = ("article", "own")
@@ -165,7 +165,7 @@ class BenchTab:
         settings = {"pair": pair, "max_new_tokens": max_new_tokens, "draft": self.draft}
         plan = Plan(
             tuple(prompts),
-            tuple(dict.fromkeys([*modes, *(PEERS if peers else ())])),
+            tuple(dict.fromkeys([*modes, *(peers_of(pair, None, self.draft) if peers else ())])),
             tuple(dict.fromkeys(dtypes)),
             tuple(dict.fromkeys(quantizations)),
             (draft_length,) if draft_length else own,
@@ -211,11 +211,11 @@ class BenchTab:
                         label=text("bench_prompts"), elem_id="bench-set",
                     )  # fmt: skip
                     file = gr.File(
-                        label=text("bench_file"), file_types=[".txt", ".jsonl"], height=120, elem_id="bench-file"
+                        label=text("bench_file"), file_types=[".txt", ".jsonl"], height=170, elem_id="bench-file"
                     )
+                offered = modes(self.settings, self.draft is not None)
+                mode = gr.CheckboxGroup(offered, value=[defaults.mode, "ngram"], label=text("mode"))
                 with gr.Row():
-                    offered = modes(self.settings, self.draft is not None)
-                    mode = gr.CheckboxGroup(offered, value=[defaults.mode, "ngram"], label=text("mode"))
                     dtype = gr.CheckboxGroup(list(get_args(Dtype)), value=[defaults.dtype], label=text("dtype"))
                     quantization = gr.CheckboxGroup(
                         list(get_args(Precision)), value=[defaults.quantization], label=text("quantization")
