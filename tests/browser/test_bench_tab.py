@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from looks import faults, seen_on_a_phone
 from playwright.sync_api import Page, expect
 from serving import served
 
@@ -120,7 +120,7 @@ def test_stop_keeps_what_is_done(opened, tmp_path):
     expect(opened.locator("#bench-csv")).to_be_enabled()
 
 
-def test_the_tab_has_no_serious_fault_for_a_screen_reader_before_and_after_a_run(opened, tmp_path):
+def test_the_tab_is_for_phones_and_screen_readers_too_before_and_after_a_run(opened, tmp_path):
     assert faults(opened) == []
     upload(opened, tmp_path / "p.txt", "Name two colours.\nCount to five.\n")
     opened.locator("#bench-run").click()
@@ -128,10 +128,4 @@ def test_the_tab_has_no_serious_fault_for_a_screen_reader_before_and_after_a_run
     expect(opened.locator("#bench-csv")).to_be_enabled()
     opened.wait_for_timeout(500)  # until the buttons have faded from disabled to enabled
     assert faults(opened) == []
-
-
-def faults(page: Page) -> list[tuple[str, str]]:
-    found = Axe().run(page).response["violations"]
-    return [
-        (one["id"], node["html"]) for one in found if one["impact"] in ("serious", "critical") for node in one["nodes"]
-    ]
+    assert seen_on_a_phone(opened, "#bench-run, #bench-file, #bench-status, #bench-averages, [id^=bench-plot]") == 7

@@ -5,8 +5,7 @@ import re
 
 import gradio as gr
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from contrast import CONTRASTS
+from looks import CONTRASTS, PHONE, faults
 from playwright.sync_api import Page, expect
 from stage_runs import HOSTILE, OPENING, RUNS, runner
 
@@ -324,14 +323,14 @@ def test_definitions_show_on_focus_and_on_hover_and_leave_on_escape(opened):
 
 
 def test_nothing_scrolls_sideways_on_a_phone(opened):
-    opened.set_viewport_size({"width": 380, "height": 800})
+    opened.set_viewport_size({"width": PHONE, "height": 800})
     run(opened, "race")
     opened.get_by_label("Show rejected").check()
     tokens(opened, "speculative").first.click()
     opened.locator(".term").first.focus()
-    assert opened.evaluate("() => document.documentElement.scrollWidth") <= 380
+    assert opened.evaluate("() => document.documentElement.scrollWidth") <= PHONE
     # What Gradio's own containers would merely cut off is caught here.
-    beyond = "nodes => nodes.filter((node) => node.getBoundingClientRect().right > 380).length"
+    beyond = f"nodes => nodes.filter((node) => node.getBoundingClientRect().right > {PHONE}).length"
     assert opened.locator(".specdemo-stage :is(div, p, table, td, th, section)").evaluate_all(beyond) == 0
     plain, other = (box.bounding_box() for box in opened.locator(".pane").all())
     assert other["y"] >= plain["y"] + plain["height"] and other["x"] == plain["x"]
@@ -351,8 +350,7 @@ def test_text_is_readable_and_axe_finds_nothing_serious(page, address, theme):
     marks = ".token, .node, .sample, .pane-state, .pane-title, .status, .board th, .board td, .verdict span"
     ratios = page.evaluate(CONTRASTS, f"{marks}, .summary, .details dt, .details dd, .details th, .details td")
     assert len(ratios) > 40 and min(ratios) >= 4.5
-    found = Axe().run(page, context=".specdemo-stage").response["violations"]
-    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+    assert faults(page, ".specdemo-stage") == []
 
 
 def test_the_net_around_a_page_catches_requests_to_elsewhere(opened, watch):
