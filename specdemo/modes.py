@@ -6,7 +6,7 @@ from specdemo.config import Mode
 from specdemo.engine.auto import AutoDraft
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.draft_model import CHAIN, STAGED, TREE, ModelDraft
-from specdemo.engine.drafters import BRANCHES, Drafter, NgramDraft
+from specdemo.engine.drafters import BRANCHES, FLOOR, Drafter, NgramDraft
 from specdemo.engine.head import HeadDraft
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.sampling import Randomness
@@ -18,7 +18,7 @@ Build = Callable[[Loaded, CachedModel, Task, Randomness], Drafter]
 
 
 def _ngram(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
-    return NgramDraft(NgramModel(loaded.ngram))
+    return NgramDraft(NgramModel(loaded.ngram), _floor(loaded))
 
 
 def _chain(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> Drafter:
@@ -49,7 +49,12 @@ def _auto(loaded: Loaded, target: CachedModel, task: Task, rng: Randomness) -> D
 
 def _head(loaded: Loaded, target: CachedModel, alone: bool = False, branches: int = BRANCHES) -> Drafter:
     head = CachedModel(loaded.head, keep_states=True)
-    return HeadDraft(head, target, NgramModel(loaded.ngram), alone=alone, branches=branches)
+    return HeadDraft(head, target, NgramModel(loaded.ngram), _floor(loaded), alone, branches)
+
+
+def _floor(loaded: Loaded) -> float:
+    """Least probability of a node. On a GPU further rows of a pass are nearly free (reasoned, not measured)."""
+    return FLOOR if loaded.target.device.type == "cpu" else FLOOR / 5
 
 
 def _draft(loaded: Loaded) -> CachedModel:

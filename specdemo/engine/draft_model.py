@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import pad
 
 from specdemo.engine.cache import CachedModel
-from specdemo.engine.drafters import BRANCHES, FLOOR, Draft, grow
+from specdemo.engine.drafters import BRANCHES, Draft, grow
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.sampling import Randomness, distribution, penalised
 from specdemo.engine.types import Origin, Sampling
@@ -47,8 +47,8 @@ class Growth:
 
 
 CHAIN = Growth(branches=1, rows=1, floor=0.0, worth=0.0)
-TREE = Growth(BRANCHES, rows=4, floor=FLOOR, worth=0.25)
-STAGED = Growth(BRANCHES, rows=8, floor=FLOOR, worth=0.25)
+TREE = Growth(BRANCHES, rows=4, floor=0.05, worth=0.25)
+STAGED = Growth(BRANCHES, rows=8, floor=0.05, worth=0.25)
 
 
 class ModelDraft:

@@ -20,17 +20,17 @@ from transformers import Cache, LlamaModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specdemo.engine.cache import CachedModel
-from specdemo.engine.drafters import BRANCHES, Draft, grow
+from specdemo.engine.drafters import BRANCHES, FLOOR, Draft, grow
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.types import Origin
 
-# What the n-gram model's p weighs against the head's, by the length of its match in the text so far: text that has
-# been repeated for a while goes on being repeated, which a head that looks ahead a few tokens is less sure of.
-NGRAM_WEIGHTS = (0.3, 0.3, 0.35, 0.5, 0.65, 0.8)
-SURE = 4  # ids of a match in the text so far from which on the n-gram model drafts without asking the head
-DEPTH = 4  # tokens that the head looks ahead, at most
+# What the n-gram model's p weighs against the head's, by the length of its match in the text so far: the weights under
+# which held-out answers are most probable.
+NGRAM_WEIGHTS = (0.3, 0.25, 0.5, 0.7, 0.8, 0.9)
+SURE = 3  # ids of a match in the text so far from which on the n-gram model drafts without asking the head
+DEPTH = 4  # tokens that the head looks ahead, at most, where it drafts alone
+MIXED_DEPTH = 1  # and beside an n-gram model, which costs nothing and knows nearly as much about what lies further
 WIDTH = 3  # nodes of one depth that it looks behind
-FLOOR = 0.07  # least probability of a node; see drafters.FLOOR
 WORTH = 0.25  # least probability that a whole depth must have, to be worth a pass of the head
 
 
@@ -117,7 +117,8 @@ class HeadDraft:
     """Proposes the tree that the head, mixed with an n-gram model, holds most probable.
 
     The head runs once per depth over the most probable nodes; behind those that it did not look at, the n-gram model
-    goes on alone. target: the cached target of the same path, still empty: it is told to keep its states.
+    goes on alone: beside one, the head speaks of the next token only. target: the cached target of the same path, still
+    empty: it is told to keep its states.
     alone: the head drafts without the n-gram model. branches: children of a node; 1 makes it a chain.
     """
 
@@ -164,7 +165,7 @@ class HeadDraft:
         known: Known = {}
         if self.alone or self.ngram.matched(context) < SURE:
             logits, trunk = self._follow(tokens), len(tokens) - 1
-            known = self._look_ahead(context, logits, min(DEPTH, budget))
+            known = self._look_ahead(context, logits, min(DEPTH if self.alone else MIXED_DEPTH, budget))
             self.head.keep(trunk)
         start = len(context)
 
