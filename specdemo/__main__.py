@@ -70,14 +70,13 @@ def race(
 ) -> None:
     """Race the plain and the speculative path over one prompt."""
     fields = {name: value for name, value in locals().items() if name not in ("trace", "as_json")}
-    from specdemo.models.embedded import FetchError
     from specdemo.request import RequestError, checked
     from specdemo.run import Run, load_for
 
     try:
         request = checked(UNLIMITED, PAIRS, **fields)
         run = Run(request, load_for(request), Event())
-    except (RequestError, FetchError) as error:
+    except RequestError as error:
         _refuse(error, 2)
     if as_json:
         for _ in run:

@@ -54,8 +54,8 @@ def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancel
             greedy=run.task.sampling.greedy,
             dtype=run.loaded.dtype,
             target_weights_mb=run.target_bytes / memory.MB,
-            draft_weights_mb=0.0 if case.draft_length is None else run.draft_bytes / memory.MB,
-            cache_mb=taken.cache_bytes / memory.MB,
+            draft_weights_mb=_draft_bytes(case, run) / memory.MB,
+            cache_mb=None if is_peer(case.mode) else taken.cache_bytes / memory.MB,
         )
         book.add(found)
         yield found
@@ -78,6 +78,14 @@ def _asked(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **cha
 def _run(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **changes: Any) -> Run:
     asked = _asked(case, plan, limits, pairs, **changes)
     return Run(asked, load_for(asked), Event())
+
+
+def _draft_bytes(case: Case, run: Run) -> int:
+    """Weights that are needed beside the target's: our drafter's, or transformers' assistant's."""
+    assistant = _peer_options(case.mode, run.loaded).get("assistant_model") if is_peer(case.mode) else None
+    if assistant is not None:
+        return memory.weight_bytes(run.loaded.target, assistant) - run.target_bytes
+    return 0 if case.draft_length is None else run.draft_bytes
 
 
 def _path(case: Case, run: Run, cancelled: Event) -> Tally:

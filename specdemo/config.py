@@ -54,6 +54,7 @@ class Limits(Section):
     max_new_tokens: int = Field(512, ge=2)
     max_draft_length: int = Field(16, ge=2)
     max_bench_answers: int = Field(200, ge=2)
+    max_bench_tokens: int = Field(30_000, ge=2)  # of all answers together
     max_bench_repeats: int = Field(5, ge=1)
 
 

@@ -12,7 +12,7 @@ from specdemo import device
 from specdemo.config import NEEDS, SCORE
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative, synchronize
-from specdemo.engine.race import race, survivable, timed
+from specdemo.engine.race import broken, race, survivable, timed
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.score import draft_then_score
 from specdemo.engine.types import Finish, Sampling, Step, Task
@@ -83,7 +83,7 @@ class Run(Recording):
     def __init__(self, request: RaceRequest, loaded: Loaded, cancelled: Event, broken: str | None = None) -> None:
         self.request = request
         self.loaded = loaded
-        self.process_bytes = memory.process_bytes()
+        self.process_bytes, self.device_bytes = memory.process_bytes(), 0
         self.target_bytes = memory.weight_bytes(loaded.target)
         self.draft_bytes = 0  # the mode's drafter counts
         self._streams = {name: TextStream(loaded.tokenizer) for name in PATHS}
@@ -114,13 +114,15 @@ class Run(Recording):
         """Run the race and keep nothing of it: whoever has this run, or a copy of it, adds what comes."""
         for name, step in race(self.paths, self._cancelled):
             pieces = self._streams[name].push([token.id for token in step.tokens])
+            if step.finish and pieces:
+                pieces[-1] += self._streams[name].finish()
             words = {node.id: decode(self.loaded.tokenizer, [node.id]) for node in step.nodes}
             yield Taken(name, step, pieces, words)
 
     def add(self, taken: Taken) -> None:
         """Fold one step into figures, texts and trace."""
         self.take(taken.path, taken.step)
-        self.process_bytes = taken.step.process_bytes
+        self.process_bytes, self.device_bytes = taken.step.process_bytes, taken.step.device_bytes
         self.trace.steps.append((taken.path, taken.step))
         self.trace.pieces[taken.path] += taken.pieces
         self.trace.vocabulary |= taken.words
@@ -154,6 +156,7 @@ class Run(Recording):
                 "origins": {str(origin): count for origin, count in theirs.origins.items()},
             },
             "speed_up": self.speed_up,
+            "failure": self.failure,
             "lossless": {"verdict": verdict.verdict, "position": verdict.position, "margin": verdict.margin},
             "memory": {
                 "target_weights_mb": self.target_bytes / memory.MB,
@@ -161,6 +164,7 @@ class Run(Recording):
                 "plain_cache_mb": ours.cache_bytes / memory.MB,
                 "speculative_cache_mb": theirs.cache_bytes / memory.MB,
                 "process_mb": self.process_bytes / memory.MB,
+                "device_mb": self.device_bytes / memory.MB,
             },
         }
 
@@ -190,7 +194,7 @@ class Run(Recording):
             Sampling(request.temperature, request.top_k, request.top_p, request.repetition_penalty),
             request.seed,
             Stops(loaded.tokenizer, request.stop) if request.stop else None,
-            NEAR_TIE[loaded.dtype] if request.exact else 0.0,
+            NEAR_TIE["int8" if loaded.quantization.kind == "int8" else loaded.dtype] if request.exact else 0.0,
         )
 
     def _check_room(self, prompt: int, context: int, whose: str) -> None:
@@ -205,7 +209,7 @@ class Run(Recording):
         loaded, task, on = self.loaded, self.task, self.loaded.target.device
         paths = {
             "plain": plain(CachedModel(loaded.target), task, Randomness(task.seed, on)),
-            "speculative": survivable(self._speculative()),
+            "speculative": self._survivable(),
         }
         synced = partial(synchronize, on)
 
@@ -213,6 +217,15 @@ class Run(Recording):
             return memory.process_bytes(), memory.device_bytes(on)
 
         return {name: timed(path, synced, usage) for name, path in paths.items()}
+
+    def _survivable(self) -> Iterator[Step]:
+        """The speculative path, which may break, even before its first step, without taking the plain one along."""
+        try:
+            return survivable(self._speculative())
+        except RequestError:
+            raise
+        except Exception as error:
+            return iter([broken(error)])
 
     def _speculative(self) -> Iterator[Step]:
         """The path of the mode; also counts what it holds in memory beside the target's weights."""

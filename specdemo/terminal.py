@@ -40,10 +40,13 @@ def show(run: Run) -> None:
 def _picture(run: Run, answers: dict[str, Text]) -> Group:
     panes = Columns([Panel(answers[name], title=name, width=58) for name in PATHS])
     table = Table("figure", *PATHS, box=None, pad_edge=False)
-    for row in rows(*run.tallies.values()):
+    for row in rows(run.tallies["plain"], run.tallies["speculative"], run.trace.models):
         table.add_row(row.label, row.plain, row.joint or row.speculative)
     return Group(
-        panes, _legend(run.tallies["speculative"].origins), table, Text(sentence(run.lossless, run.loaded.dtype))
+        panes,
+        _legend(run.tallies["speculative"].origins),
+        table,
+        Text(sentence(run.lossless, run.loaded.dtype, run.loaded.quantization.kind)),
     )
 
 

@@ -17,6 +17,7 @@ from specdemo.engine.sampling import Randomness
 from specdemo.engine.types import Origin, Sampling, Task
 
 FREE_ROWS = Costs((1.0,) * 20)  # a GPU: more rows cost nothing
+COSTLY_ROWS = Costs(tuple(1 + 0.15 * n for n in range(9)))
 DEAR_ROWS = Costs(tuple(float(n) for n in range(1, 20)))  # every row costs a whole pass
 
 
@@ -82,9 +83,15 @@ def test_the_number_of_nodes_is_the_best_of_all(p, rows):
 
 
 def test_a_drafter_that_promises_too_much_is_believed_less_and_less():
-    costs = Costs(tuple(1 + 0.15 * n for n in range(9)))
-    drafts = simulated(AutoDraft(Fixed(4, 0.9), None, costs), lambda _: 0)
-    assert len(drafts[0].tokens) == 4 and not drafts[-1].tokens
+    drafts = simulated(AutoDraft(Fixed(4, 0.9), None, COSTLY_ROWS), lambda _: 0)
+    assert len(drafts[0].tokens) == 4
+    assert 0 < sum(bool(draft.tokens) for draft in drafts[-100:]) < 20
+
+
+def test_a_free_drafter_that_failed_for_long_is_tried_again_and_comes_back():
+    """It was cut to nothing, learnt nothing from that, and stayed off for the rest of the answer."""
+    drafts = simulated(AutoDraft(Fixed(4, 0.9), None, COSTLY_ROWS), lambda step: 4 if step > 100 else 0, 300)
+    assert all(draft.tokens for draft in drafts[200:])
 
 
 def test_a_dear_drafter_that_brings_nothing_is_asked_ever_more_rarely_but_asked():

@@ -88,8 +88,8 @@ def write(
     states_path = path.with_suffix(".states")
     done = states_due = 0
     if path.exists():
-        whole = path.read_text()
-        path.write_text(whole[: whole.rfind("\n") + 1])  # a killed run may have left half a line
+        whole = path.read_bytes()
+        os.truncate(path, whole.rfind(b"\n") + 1)  # a killed run may have left half a line
         for row in read(path):
             done += len(row.ids) - row.message
             states_due += len(row.ids) - 1
@@ -104,7 +104,10 @@ def write(
         for row in rows:
             if done >= tokens:
                 return
-            if tuple(row.ids[: row.message - turn]) in excluded:
+            if row.kind == RAW:  # no message: what is excluded may reach into the text that was written
+                if any(tuple(row.ids[: len(ids)]) == ids for ids in excluded):
+                    continue
+            elif tuple(row.ids[: row.message - turn]) in excluded:
                 continue
             assert row.states is not None
             states.write(row.states.cpu().numpy().tobytes())

@@ -36,8 +36,12 @@ def bare() -> Any:
     """The embedded target in float32, without what is made here."""
     from specdemo.models.load import load
     from specdemo.models.pairs import PAIRS
+    from specdemo.request import RequestError
 
-    return load(replace(PAIRS["embedded"], draft=None, ngram=None, head=None), "fp32")
+    try:
+        return load(replace(PAIRS["embedded"], draft=None, ngram=None, head=None), "fp32")
+    except RequestError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def split(loaded: Any, answers: list[Path], held_out: int, seed: int) -> tuple[list[Any], list[Any]]:

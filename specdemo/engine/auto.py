@@ -17,6 +17,7 @@ from typing import Any
 from specdemo.engine.drafters import Draft, Drafter
 
 MEMORY = 0.9  # what is known counts this much beside what has just been seen
+DRIFT = 0.002  # towards the prior, at a step in which nothing was tried: who always failed is tried every tenth or so
 REST = 8  # steps until the dear drafter is tried again after it did not pay; doubled each time, up to LONGEST
 LONGEST = 64
 BANDS = (0.25, 0.6, 1.2)  # tokens that the free drafter promises: between these borders the dear one is judged apart
@@ -41,11 +42,15 @@ class Ratio:
     """A running ratio of two sums that forget; `prior` is what it says before anything was seen."""
 
     def __init__(self, prior: float, weight: float = 4.0) -> None:
-        self._upper, self._lower = prior * weight, weight
+        self._upper, self._lower, self._prior = prior * weight, weight, prior
 
     def learn(self, upper: float, lower: float) -> None:
         self._upper = MEMORY * self._upper + upper
         self._lower = MEMORY * self._lower + lower
+
+    def forget(self) -> None:
+        """Drift back to the prior: nothing was tried, so what is known gets old."""
+        self._upper += DRIFT * (self._prior * self._lower - self._upper)
 
     @property
     def value(self) -> float:
@@ -126,6 +131,9 @@ class AutoDraft:
         if self._last is None:
             return
         drafter, draft, promised, before = self._last
+        if not draft.tokens:  # cut to nothing: without forgetting, who failed for a while would never be tried again
+            self._trust[id(drafter)].forget()
+            return
         accepted = max(length - before - 1, 0)
         self._trust[id(drafter)].learn(accepted, sum(draft.reach()))
         if drafter is self.dear:

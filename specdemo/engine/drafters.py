@@ -1,4 +1,4 @@
-"""What a drafter proposes, and the drafter that needs no model. Each drafter is one class and one row in `run.MODES`.
+"""What a drafter proposes, and the drafter that needs no model. Each is one class and one row in `modes.DRAFTERS`.
 
 A drafter sees the committed ids and returns new nodes only. It never decides what is accepted. The others: a draft
 model in draft_model.py, a feature head in head.py.

@@ -24,12 +24,10 @@ from specdemo.engine.drafters import BRANCHES, FLOOR, Draft, grow
 from specdemo.engine.ngram import NgramModel
 from specdemo.engine.types import Origin
 
-# What the n-gram model's p weighs against the head's, by the length of its match in the text so far: the weights under
-# which held-out answers are most probable.
-NGRAM_WEIGHTS = (0.3, 0.25, 0.5, 0.7, 0.8, 0.9)
-SURE = 3  # ids of a match in the text so far from which on the n-gram model drafts without asking the head
-DEPTH = 4  # tokens that the head looks ahead, at most, where it drafts alone
-MIXED_DEPTH = 1  # and beside an n-gram model, which costs nothing and knows nearly as much about what lies further
+# What the n-gram model's p weighs against the head's, by the ids that it matches in the text so far: the weights under
+# which held-out answers are most probable. From a longer match on it drafts without asking the head.
+NGRAM_WEIGHTS = (0.3, 0.25, 0.5)
+MIXED_DEPTH = 1  # tokens that the head looks ahead beside an n-gram model, which knows for nothing what may come next
 WIDTH = 3  # nodes of one depth that it looks behind
 WORTH = 0.25  # least probability that a whole depth must have, to be worth a pass of the head
 
@@ -163,9 +161,9 @@ class HeadDraft:
         self.ngram.read(tokens)
         context = tuple(tokens[-self.ngram.longest :])
         known: Known = {}
-        if self.alone or self.ngram.matched(context) < SURE:
+        if self.alone or self.ngram.matched(context) < len(NGRAM_WEIGHTS):
             logits, trunk = self._follow(tokens), len(tokens) - 1
-            known = self._look_ahead(context, logits, min(DEPTH if self.alone else MIXED_DEPTH, budget))
+            known = self._look_ahead(context, logits, budget if self.alone else MIXED_DEPTH)
             self.head.keep(trunk)
         start = len(context)
 

@@ -22,11 +22,15 @@ def survivable(path: Iterator[Step]) -> Iterator[Step]:
     try:
         yield from path
     except Exception as error:
-        log.exception("a path broke")
-        reason = (str(error).splitlines() or [""])[0][:REASON]
-        yield Step(
-            (), finish=Finish.FAILED, note=f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-        )
+        yield broken(error)
+
+
+def broken(error: Exception) -> Step:
+    """The last step of a path that broke; call it where the exception is handled."""
+    log.exception("a path broke")
+    reason = (str(error).splitlines() or [""])[0][:REASON]
+    kind = type(error).__name__
+    return Step((), finish=Finish.FAILED, note=f"{kind}: {reason}" if reason else kind)
 
 
 def timed(

@@ -57,8 +57,9 @@ class Token:
 class Node:
     """One drafted token. `parent` indexes the step's nodes, -1 is the last committed token.
 
-    p, q: probability of `id` under target and draft at the node's prefix, as used in its test (temperature 1
-    when greedy). q is None for a proposal without a distribution, p is None for a node that was never tested.
+    p: probability of `id` under the target at the node's prefix, as used in its test (temperature 1 when greedy); None
+    for a node that was never tested. q: the drafter's own probability of it; where nodes were drawn, what they were
+    drawn with, else it plays no part in the test. None where the drafter has none.
     """
 
     id: int

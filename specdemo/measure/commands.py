@@ -49,6 +49,9 @@ def bench(
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Measure every prompt in every mode, beside plain decoding and, if asked, transformers' own ways."""
+    from specdemo import device
+    from specdemo.measure.machine import machine
+
     named = [*modes.split(","), *(results.peers(pair, target, draft) if peers else ())]
     settings = {"pair": pair, "target": target, "draft": draft, "max_new_tokens": max_new_tokens,
                 "temperature": temperature, "exact": exact, "seed": seed, "chat_template": chat_template}  # fmt: skip
@@ -56,39 +59,42 @@ def bench(
         plan = Plan(
             tuple(_prompts(prompts)[::every]),
             tuple(dict.fromkeys(map(_mode, named))),
-            tuple(dtypes.split(",")),
-            tuple(quantizations.split(",")),
-            tuple(options.numbers(draft_lengths, "draft lengths")) if draft_lengths else (),
+            tuple(dict.fromkeys(dtypes.split(","))),
+            tuple(dict.fromkeys(quantizations.split(","))),
+            tuple(dict.fromkeys(options.numbers(draft_lengths, "draft lengths"))) if draft_lengths else (),
             repeats,
             settings,
         )
-        rows, machine = _measure(plan, out)
+        here = machine(device.pick())
+        book = Book(plan, here, out)
+        wrong = _measure(plan, book)
+        if book.rows:
+            _write(book.rows, here, csv, markdown, as_json)
     except (ValueError, OSError) as error:
-        print(f"specdemo: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
-    _write(rows, machine, csv, markdown, as_json)
+        wrong = str(error)
+    if wrong is not None:
+        print(f"specdemo: {wrong}", file=sys.stderr)
+        raise typer.Exit(2)
 
 
-def _measure(plan: Plan, out: Path | None) -> tuple[list[Any], dict[str, Any]]:
-    """Run the plan with a progress bar; Ctrl-C keeps what is done."""
+def _measure(plan: Plan, book: Book) -> str | None:
+    """Run the plan with a progress bar; returns what ended it early, if that was no Ctrl-C. What is done is kept."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from specdemo import device
     from specdemo.bench import bench as measure
-    from specdemo.measure.machine import machine
 
-    here = machine(device.pick())
-    book = Book(plan, here, out)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Measuring", total=len(plan.cases()), completed=len(book.rows))
+        task = bar.add_task("Measuring", total=plan.answers, completed=len(book.rows))
         try:
             for row in measure(plan, book, UNLIMITED, PAIRS, Event()):
                 bar.update(task, advance=1, description=f"{row['prompt']}, {row['mode']}"[:40].ljust(40))
         except KeyboardInterrupt:
             bar.console.print("Stopped; what is done is kept.")
-    return book.rows, here
+        except ValueError as error:  # RequestError, BenchError
+            return str(error)
+    return None
 
 
 def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown: Path | None, as_json: bool) -> None:

@@ -12,17 +12,19 @@ from specdemo.engine.types import RECHECKED, Finish, Origin, Outcome, Step, Toke
 # What each figure means, in the words shown beside it.
 DEFINITIONS = {
     "decode_tokens_per_s": "Tokens committed after the first step, divided by own-clock time after the first step.",
-    "ttft_s": "Own-clock time from the start to the first committed token, prefill of every model involved included.",
+    "ttft_s": "Own-clock time to the first committed token, prefill of every model asked by then included.",
     "latency_s": "Own-clock time of the whole answer. A path's own clock counts only that path's work.",
     "score": "Mean log-probability of the committed tokens under the target at temperature 1; 0 would be certainty.",
     "tokens": "Tokens committed.",
     "speed_up": "Plain latency divided by speculative latency, on the same prompt and the same number of tokens.",
-    "acceptance_rate": "Accepted drafted tokens divided by tested ones; what follows a rejected one is not tested.",
+    "acceptance_rate": "Accepted drafted tokens divided by tested ones. What hangs below a rejected one is not tested; "
+    "in a tree its siblings are, so rates of trees and chains do not compare.",
     "tokens_per_step": "Committed tokens divided by steps; a step is one target forward pass and what it committed.",
     "time_split": "Share of the speculative path's own clock: drafting, target passes (verify), everything else.",
     "lossless": "Greedy: the speculative token ids are compared with the plain ones. Sampling: both draw from the same "
     "distribution, so their texts may differ.",
-    "memory": "Weights and caches are counted byte by byte; process memory is what the operating system reports.",
+    "memory": "Weights and caches that a path needs, counted byte by byte; both paths share one copy of the target. "
+    "Process and device memory are what the system reports.",
 }
 
 
@@ -103,8 +105,13 @@ class Tally:
         return sum(token.logprob for token in self.committed) / self.tokens if self.tokens else None
 
     @property
-    def other_s(self) -> float:
-        return self.latency_s - self.draft_s - self.verify_s
+    def time_split(self) -> dict[str, float]:
+        """Shares of the own clock, which sum to 1; empty before the first step."""
+        if self.latency_s == 0:
+            return {}
+        other = self.latency_s - self.draft_s - self.verify_s
+        parts = {"draft": self.draft_s, "verify": self.verify_s, "other": other}
+        return {name: seconds / self.latency_s for name, seconds in parts.items()}
 
     def latency_at(self, tokens: int) -> float:
         """Own-clock seconds until at least `tokens` tokens were committed. Raises ValueError if there are fewer."""
@@ -127,7 +134,8 @@ class Lossless:
 
     "identical": all ids are equal. "diverged": `position` is the first index that differs and `margin` the target's
     top-2 logit gap there on the plain path. "same distribution": sampling, where the texts may differ.
-    "incomplete": equal as far as both got, but a path was stopped or broke. "lossy": the target verified nothing.
+    "incomplete": nothing speaks against it, but a path broke or was stopped (sampling: before its first token).
+    "lossy": the target verified nothing.
     """
 
     verdict: Literal["identical", "diverged", "same distribution", "incomplete", "lossy"]
@@ -139,12 +147,14 @@ def lossless(plain: Tally, speculative: Tally, greedy: bool) -> Lossless:
     """Compare two answers to the same task."""
     if speculative.origins.get(Origin.UNVERIFIED):
         return Lossless("lossy")
+    finishes = {plain.finish, speculative.finish}
     if not greedy:
-        return Lossless("same distribution")
+        begun = plain.tokens and speculative.tokens and Finish.FAILED not in finishes
+        return Lossless("same distribution" if begun else "incomplete")
     for position, (ours, theirs) in enumerate(zip(plain.committed, speculative.committed, strict=False)):
         if ours.id != theirs.id:
             return Lossless("diverged", position, ours.margin)
-    if {plain.finish, speculative.finish} & {None, Finish.FAILED}:
+    if finishes & {None, Finish.FAILED}:
         return Lossless("incomplete")
     if plain.tokens != speculative.tokens:
         position = min(plain.tokens, speculative.tokens)

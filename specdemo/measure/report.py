@@ -16,7 +16,7 @@ from specdemo.measure.results import PLAIN, Row, results
 SETTING = ("mode", "quantization", "dtype", "draft_length")  # what is compared
 RESAMPLES, INTERVAL = 2000, (2.5, 97.5)  # bootstrap over prompts, percent
 MEANS = ("latency_s", "ttft_s", "decode_tokens_per_s", "score", "tokens_per_step", "acceptance_rate", "draft_share",
-         "verify_share", "target_weights_mb", "draft_weights_mb", "cache_mb")  # fmt: skip
+         "verify_share", "other_share", "target_weights_mb", "draft_weights_mb", "cache_mb")  # fmt: skip
 # Averages of the article (Gemma-2 9B and 2B on an A100): plain, draft then score; the last two lines with NF4.
 ARTICLE = {
     "latency_s": (25.09, 15.78),
@@ -31,8 +31,9 @@ def averages(rows: Sequence[Row], by_kind: bool = False) -> list[dict[str, Any]]
     """One entry a setting (and kind of prompt), in the order in which they came.
 
     Repeats of a prompt count as their median. speed_up: geometric mean over prompts, with the bootstrap's 95% interval.
-    kept: share of steps that kept more than 0, 1, ... drafted tokens. identical: prompts whose answer is the plain one.
-    margins: of the answers that are another, the target's top-2 logit gap where they part, largest first.
+    kept: share of an answer's steps that kept more than 0, 1, ... drafted tokens, mean over answers. identical:
+    prompts whose answer is the plain one. margins: of the answers that are another, the target's top-2 logit gap where
+    they part, largest first.
     """
     found: dict[tuple[Any, ...], dict[Any, list[Row]]] = {}
     for row in rows:
@@ -53,10 +54,10 @@ def _average(key: tuple[Any, ...], prompts: dict[Any, list[Row]]) -> dict[str, A
     entry["identical"] = sum(all(r["lossless"] == "identical" for r in own) for own in prompts.values())
     apart = (r["margin"] for own in prompts.values() for r in own if r["margin"] is not None)
     entry["margins"] = sorted(apart, reverse=True)
-    steps = sum(r["steps"] for own in prompts.values() for r in own)
-    depth = max(len(r["kept"]) for own in prompts.values() for r in own)
-    kept = [sum(r["kept"][d] for own in prompts.values() for r in own if d < len(r["kept"])) for d in range(depth)]
-    entry["kept"] = [count / steps for count in kept] if steps else []
+    entry["median"] = median(ratios) if ratios else None
+    shares = [[count / r["steps"] for count in r["kept"]] for own in prompts.values() for r in own if r["steps"]]
+    depth = max(map(len, shares), default=0)
+    entry["kept"] = [mean(own[d] if d < len(own) else 0.0 for own in shares) for d in range(depth)]
     return entry
 
 
@@ -105,18 +106,35 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
         "## Every answer",
         table(ROW, [cells(row) for row in rows]),
         "## Definitions",
-        "\n".join(f"- **{name}**: {words}" for name, words in DEFINITIONS.items()),
-        "Speed-up: geometric mean over prompts; in brackets a 95% interval by resampling the prompts.",
+        definitions(),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 NONE = "–"
 AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "acceptance",
-            "kept at 1, 2, 3", "drafting", "speed-up", "lowest", "identical", "parted at",
+            "kept at 1, 2, 3", "drafting", "speed-up", "median", "lowest", "identical", "parted at",
             "target MB", "draft MB", "caches MB")  # fmt: skip
+# What the columns say that are no figure of a single path; those are defined in metrics.py.
+COLUMNS = {
+    "all but speed-up": "Means over prompts of each answer's figure: a row's columns do not divide into each other.",
+    "kept at 1, 2, 3": "Share of an answer's steps that kept a first, second, third drafted token.",
+    "drafting": "Share of the answer's own clock that drafting took.",
+    "speed-up": "Geometric mean over prompts of plain latency over this latency; in brackets a 95% interval by "
+    "resampling the prompts. One prompt whose answer repeats itself can lift it: compare the median.",
+    "lowest": "The lowest speed-up of a prompt.",
+    "identical": "Prompts whose answer has exactly the plain one's token ids.",
+    "parted at": "Where ids differ: the largest of the gaps between the target's two best logits there.",
+    "MB": "Weights of the target, of what drafts, and all caches of the path; a dash is not measured.",
+}
 ROW = ("prompt", "kind", "mode", "quantization", "dtype", "draft_length", "tokens", "latency_s", "ttft_s",
        "decode_tokens_per_s", "score", "tokens_per_step", "acceptance_rate", "speed_up", "lossless")  # fmt: skip
+
+
+def definitions() -> str:
+    """What every column and figure means, as a Markdown list."""
+    figures = {name: words for name, words in DEFINITIONS.items() if name not in ("speed_up", "memory", "time_split")}
+    return "\n".join(f"- **{name}**: {words}" for name, words in (COLUMNS | figures).items())
 
 
 def label(entry: Row) -> str:
@@ -138,6 +156,7 @@ def average_line(entry: dict[str, Any]) -> list[str]:
         ", ".join(_number(share, 2) for share in entry["kept"][:3]) or NONE,
         NONE if entry["draft_share"] is None else f"{entry['draft_share']:.0%}",
         ratio,
+        _number(entry["median"], 2),
         _number(entry["lowest"], 2),
         f"{entry['identical']} of {entry['prompts']}",
         _number(entry["margins"][0] if entry["margins"] else None, 4),

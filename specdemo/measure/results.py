@@ -7,7 +7,9 @@ which machine; a run that was stopped or killed goes on behind its last whole ro
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,7 +25,8 @@ FORMAT, VERSION = "specdemo benchmark", 1
 PLAIN = "plain"
 # What transformers' generate() can do by itself; ":N" behind the last two drafts N tokens each time.
 PEER = re.compile(r"transformers (generate|(?:prompt lookup|assisted)(?::[1-9][0-9]*)?)")
-PEERS = ("transformers generate", "transformers prompt lookup", "transformers prompt lookup:3")  # at its default, tuned
+# The ways beside a pair, at their own settings (a guide's, for prompt lookup) and tuned; the sweep: docs/decisions.md.
+PEERS = ("transformers generate", "transformers prompt lookup", "transformers prompt lookup:3")
 ASSISTED = ("transformers assisted", "transformers assisted:3")  # needs a draft model
 HIDDEN = ("ids", "ends", "margins")  # of a row: what a resumed run compares with; not part of the results
 
@@ -55,7 +58,7 @@ class Plan:
     """What is measured. modes: of drafting and of transformers; plain decoding always comes first.
 
     settings: fields of a request that are the same in all rows. dtypes, quantizations, draft_lengths: all combinations;
-    no draft lengths: each mode's own.
+    no draft lengths: each mode's own. Give each mode, dtype, quantization and length once.
     """
 
     prompts: tuple[Prompt, ...]
@@ -65,6 +68,25 @@ class Plan:
     draft_lengths: tuple[int, ...] = ()
     repeats: int = 1
     settings: dict[str, Any] | None = None
+
+    @property
+    def answers(self) -> int:
+        """How many cases there are, without making them: a visitor's plan may be far too large."""
+        each = sum(len(self._lengths(mode)) for mode in (PLAIN, *self.modes))
+        return each * len(self.prompts) * self.repeats * len(self.dtypes) * len(self.quantizations)
+
+    def command(self, prompts: str) -> str:
+        """What measures this plan again from a terminal. prompts: the name of a set, or of a file."""
+        options = {
+            "prompts": prompts,
+            "modes": ",".join(self.modes),
+            "dtypes": ",".join(self.dtypes),
+            "quantizations": ",".join(self.quantizations),
+            "draft-lengths": ",".join(map(str, self.draft_lengths)),
+            "repeats": self.repeats,
+        } | {name.replace("_", "-"): value for name, value in (self.settings or {}).items()}
+        given = [f"--{name}={value}" for name, value in options.items() if value not in ("", None)]
+        return shlex.join(["python", "-m", "specdemo", "bench", *given])
 
     def cases(self) -> list[Case]:
         """In the order in which they run: what shares a model together, and modes in turn on each prompt."""
@@ -106,6 +128,7 @@ class Case:
 
 
 Row = dict[str, Any]
+NO_SPLIT = dict.fromkeys(("draft", "verify", "other"))  # of what is not our loop
 
 
 def row(case: Case, tally: Tally, plain: Tally, **more: Any) -> Row:
@@ -130,8 +153,7 @@ def row(case: Case, tally: Tally, plain: Tally, **more: Any) -> Row:
         "lossless": verdict.verdict,
         "diverged_at": verdict.position,
         "margin": verdict.margin,
-        "draft_share": tally.draft_s / tally.latency_s if tally.steps else None,
-        "verify_share": tally.verify_s / tally.latency_s if tally.steps else None,
+        **{f"{part}_share": share for part, share in (tally.time_split if tally.steps else NO_SPLIT).items()},
         "steps": tally.steps,
         "kept": tally.kept,
         **more,
@@ -154,6 +176,7 @@ class Book:
 
     def __init__(self, plan: Plan, machine: dict[str, Any], path: Path | None = None) -> None:
         self.path = path
+        self.plan = plan
         self.rows: list[Row] = []
         head = json.loads(json.dumps({"format": FORMAT, "version": VERSION, "plan": asdict(plan), "machine": machine}))
         if path is None:
@@ -167,7 +190,7 @@ class Book:
     def _continue(self, path: Path, head: dict[str, Any]) -> None:
         try:
             text = path.read_text()
-            first, *lines = text[: text.rfind("\n") + 1].splitlines()  # a killed run may have left half a line
+            first, *lines = text.split("\n")[:-1]  # a killed run may have left half a line
             found = json.loads(first)
             self.rows = [json.loads(line) for line in lines]
             self._by_key()
@@ -176,7 +199,7 @@ class Book:
         for part in head:
             if not isinstance(found, dict) or found.get(part) != head[part]:
                 raise BenchError(f"{path} was begun with another {part}; choose another file, or delete it")
-        path.write_text("".join(line + "\n" for line in (first, *lines)))
+        os.truncate(path, len("".join(line + "\n" for line in (first, *lines)).encode()))
 
     def _by_key(self) -> dict[tuple[Any, ...], Row]:
         return {tuple(row["asked"]): row for row in self.rows}
@@ -205,7 +228,9 @@ def read_prompts(text: str, jsonl: bool) -> tuple[list[Prompt], list[str]]:
     """Prompts of a .txt file (one a line) or a .jsonl file ({"prompt"}, and "id" and "kind" where it likes), and what
     is wrong with the lines that are left out, each with its number."""
     found, wrong = [], []
-    for number, line in enumerate(text.splitlines(), 1):
+    ids: set[str] = set()
+    for number, line in enumerate(text.split("\n"), 1):  # and at nothing else: JSON may hold other line breaks
+        line = line.rstrip("\r")
         if not line.strip():
             continue
         if not jsonl:
@@ -216,7 +241,10 @@ def read_prompts(text: str, jsonl: bool) -> tuple[list[Prompt], list[str]]:
             prompt = fields["prompt"]
             if not isinstance(prompt, str) or not prompt.strip():
                 raise TypeError("its prompt is empty or no text")
-            found.append(Prompt(str(fields.get("id", f"line {number}")), str(fields.get("kind", "text")), prompt))
+            id = str(fields.get("id", f"line {number}"))
+            id = f"{id} (line {number})" if id in ids else id  # rows are told apart by it
+            ids.add(id)
+            found.append(Prompt(id, str(fields.get("kind", "text")), prompt))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             reason = "it has no prompt" if isinstance(error, KeyError) else str(error)
             wrong.append(f"line {number}: {reason}")

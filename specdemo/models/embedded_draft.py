@@ -48,7 +48,8 @@ def fetch() -> Path:
         AutoTokenizer.from_pretrained(source, trust_remote_code=False).save_pretrained(part)
         part.chmod(0o755)
         for old in embedded.home().glob(f"{FOLDER}*"):
-            shutil.rmtree(old, ignore_errors=True)
+            if old != folder:  # else another process was faster, and may be loading it
+                shutil.rmtree(old, ignore_errors=True)
         part.replace(folder)  # whole or not there
     except OSError as error:
         if not folder.is_dir():  # else another process was faster

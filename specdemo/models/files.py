@@ -1,4 +1,7 @@
-"""A model's config and tokenizer, from the hub, a directory or the embedded target: read without a byte of weights."""
+"""A model's config and tokenizer, from the hub, a directory or the embedded target.
+
+Read without a byte of weights, but for the embedded target: its weights, config and tokenizer are one file.
+"""
 
 from __future__ import annotations
 

@@ -166,8 +166,9 @@ def unpacked(
             device_map=where,
             quantization_config=quantization.config(DTYPES[dtype]) if quantization else None,
         )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise LoadError(f"cannot load {name!r}: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LoadError(f"cannot load {name!r}: {reason}") from error
     return model.eval()
 
 

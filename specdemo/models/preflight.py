@@ -19,6 +19,7 @@ from specdemo.models.files import LoadError, read_config, read_tokenizer
 from specdemo.models.findings import Level, Report
 from specdemo.models.pairs import GB, ROOM, Pair
 from specdemo.models.quantize import Quantization
+from specdemo.request import RequestError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -69,7 +70,7 @@ def examine(
         if name is not None:
             try:
                 candidates.append(_candidate(name, dtype, quantization, target=not candidates))
-            except LoadError as error:
+            except RequestError as error:  # LoadError, or the embedded weights cannot be had
                 report.add(Level.REFUSAL, "files", str(error))
     if report.refusal is not None:
         return report, candidates

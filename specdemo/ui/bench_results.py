@@ -14,22 +14,25 @@ import gradio as gr
 import pandas as pd
 
 from specdemo.measure import report
-from specdemo.measure.results import PLAIN, Row, results
+from specdemo.measure.results import NO_SPLIT, PLAIN, Book, Row, results
 from specdemo.ui.texts import text
 
 FILES = {"csv": "benchmark.csv", "json": "benchmark.json", "markdown": "benchmark.md"}
 
 
 @contextmanager
-def written(rows: Sequence[Row], machine: dict[str, Any]) -> Iterator[list[Path]]:
-    """The results as files in the order of FILES, gone afterwards: Gradio copies them meanwhile."""
+def written(book: Book, machine: dict[str, Any], prompts: str) -> Iterator[list[Path]]:
+    """The results as files in the order of FILES, gone afterwards: Gradio copies them meanwhile.
+
+    prompts: what the command that measures them again takes for its prompts.
+    """
+    rows, command = book.rows, book.plan.command(prompts)
+    whole = {"rows": results(rows), "averages": report.averages(rows), "machine": machine, "command": command}
     folder = Path(mkdtemp())
     try:
-        if rows:
-            whole = {"rows": results(rows), "averages": report.averages(rows), "machine": machine}
-            (folder / FILES["csv"]).write_text(report.csv(rows))
-            (folder / FILES["json"]).write_text(json.dumps(whole))
-            (folder / FILES["markdown"]).write_text(report.markdown(rows, machine, text("bench_by_page")))
+        (folder / FILES["csv"]).write_text(report.csv(rows))
+        (folder / FILES["json"]).write_text(json.dumps(whole))
+        (folder / FILES["markdown"]).write_text(report.markdown(rows, machine, command))
         yield [folder / name for name in FILES.values()]
     finally:
         shutil.rmtree(folder)
@@ -41,6 +44,8 @@ def components() -> list[Any]:
     with gr.Column(visible=False) as found:
         averages = gr.Dataframe(headers=list(report.AVERAGES), label=text("bench_averages"), interactive=False,
                                 datatype="str", elem_id="bench-averages")  # fmt: skip
+        with gr.Accordion(text("bench_columns"), open=False):
+            gr.Markdown(report.definitions())
         with gr.Accordion(text("bench_article"), open=False):
             gr.Dataframe(article, headers=[text(f"bench_article_{key}") for key in ("figure", "plain", "scored")],
                          interactive=False, datatype="str", show_label=False)  # fmt: skip
@@ -73,9 +78,7 @@ def shown(rows: Sequence[Row]) -> list[Any]:
     time = []
     for entry in overall:
         if entry["draft_share"] is not None:
-            draft, verify = entry["draft_share"], entry["verify_share"]
-            shares = {"draft": draft, "verify": verify, "other": 1 - draft - verify}
-            time += [(report.label(entry), share, text(f"bench_part_{part}")) for part, share in shares.items()]
+            time += [(report.label(entry), entry[f"{part}_share"], text(f"bench_part_{part}")) for part in NO_SPLIT]
     points = {
         "speed_up": [(e["kind"], e["speed_up"], report.label(e)) for e in drawn],
         "tokens_per_step": [(e["kind"], e["tokens_per_step"], report.label(e)) for e in drawn if e["tokens_per_step"]],

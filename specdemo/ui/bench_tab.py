@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from threading import Event as Flag
 from time import monotonic
@@ -15,8 +15,8 @@ from specdemo import device
 from specdemo.config import LENGTHS, Dtype, Precision, Settings
 from specdemo.measure.results import BenchError, Book, Plan, Prompt, Row, prompt_set, read_prompts, results
 from specdemo.measure.results import peers as peers_of
-from specdemo.models.embedded import FetchError
-from specdemo.request import RequestError
+from specdemo.models.pairs import PAIRS
+from specdemo.request import RequestError, checked
 from specdemo.ui.bench_results import FILES, blank, components, shown, written
 from specdemo.ui.fields import modes
 from specdemo.ui.texts import text
@@ -44,24 +44,27 @@ class BenchTab:
         self._running[visitor] = cancelled
         yield [text("waiting"), *blank(), *(gr.DownloadButton(interactive=False) for _ in FILES)]
         book: Book | None = None
+        asked = dict(zip(self.fields, values, strict=True))
+        prompts = Path(asked["file"] or "FILE").name if asked["chosen"] == "file" else asked["chosen"]
         try:
-            plan, wrong = self._plan(**dict(zip(self.fields, values, strict=True)))
+            plan, wrong = self._plan(**asked)
             book = Book(plan, {})
-            yield from self._measure(plan, book, wrong, cancelled)
-        except (RequestError, FetchError, BenchError) as reason:
-            yield [str(reason), *_results(book), *([gr.skip()] * len(FILES))]
+            words = yield from self._measure(plan, book, wrong, cancelled)
+            yield from _saved(words, book, prompts)
+        except (RequestError, BenchError) as reason:
+            yield from _saved(str(reason), book, prompts)
         except Exception:
             log.exception("a benchmark failed")
-            yield [text("bench_broken"), *_results(book), *([gr.skip()] * len(FILES))]
+            yield from _saved(text("bench_broken"), book, prompts)
         finally:
             cancelled.set()
             self._running.pop(visitor, None)
 
-    def _measure(self, plan: Plan, book: Book, wrong: list[str], cancelled: Flag) -> Iterator[list[Any]]:
+    def _measure(self, plan: Plan, book: Book, wrong: list[str], cancelled: Flag) -> Generator[list[Any], None, str]:
+        """Yields the frames meanwhile; returns the last words."""
         from specdemo.bench import bench
-        from specdemo.measure.machine import machine
 
-        total, began, drawn = len(plan.cases()), monotonic(), 0.0
+        total, began, drawn = plan.answers, monotonic(), 0.0
         served = self.settings.pairs
 
         def start() -> Iterator[Row]:
@@ -78,9 +81,7 @@ class BenchTab:
         )
         if wrong:
             words += " " + text("bench_left_out").format(lines="; ".join(wrong[:5]))
-        with written(book.rows, machine(device.pick())) as files:
-            buttons = [gr.DownloadButton(value=file, interactive=True) for file in files]
-            yield [words, *_results(book), *(buttons if book.rows else [gr.skip()] * len(FILES))]
+        return words
 
     def on_stop(self, request: gr.Request) -> bool:
         """Ask this page's benchmark to end. Returns whether none is under way, so that only the queue can hold one."""
@@ -96,12 +97,15 @@ class BenchTab:
         dtypes: list[str] | None = None,
         quantizations: list[str] | None = None,
         draft_length: int | None = None,
-        max_new_tokens: int = 128,
+        max_new_tokens: int | None = None,
         repeats: int = 1,
         peers: bool = False,
-        pair: str = "embedded",
-    ) -> dict:
-        """Measure every prompt in every mode, plain decoding first; returns rows, averages and the machine."""
+        pair: str | None = None,
+    ) -> Iterator[dict]:
+        """Measure every prompt in every mode, plain decoding first; ends with rows, averages and the machine.
+
+        Until then it tells how many answers are done. What is not given is what the page shows first.
+        """
         from specdemo.bench import bench
         from specdemo.measure.machine import machine
         from specdemo.measure.report import averages
@@ -109,19 +113,21 @@ class BenchTab:
         if not isinstance(prompts, list) or not all(isinstance(prompt, str) for prompt in prompts):
             raise gr.Error("prompts: give a list of texts", print_exception=False)
         cancelled = Flag()
+        defaults = self.settings.defaults
         named = [Prompt(f"prompt {i}", "text", prompt) for i, prompt in enumerate(prompts, 1)]
         try:
-            plan = self._checked(named, modes, dtypes or ["auto"], quantizations or ["none"], draft_length,
-                                 max_new_tokens, repeats, peers, pair)  # fmt: skip
+            plan = self._checked(named, modes, dtypes or [defaults.dtype], quantizations or [defaults.quantization],
+                                 draft_length, max_new_tokens or defaults.max_new_tokens, repeats, peers,
+                                 pair or defaults.pair)  # fmt: skip
             book = Book(plan, {})
             jobs = device.batches(
                 lambda: bench(plan, book, self.settings.limits, self.settings.pairs, cancelled), cancelled, False
             )
-            for _ in jobs:
-                pass
-        except (RequestError, FetchError, BenchError) as reason:
+            for _ in jobs:  # whoever asked may go away meanwhile: then nothing more is measured
+                yield {"done": len(book.rows), "of": plan.answers}
+        except (RequestError, BenchError) as reason:
             raise gr.Error(str(reason), print_exception=False) from None
-        return {"rows": results(book.rows), "averages": averages(book.rows), "machine": machine(device.pick())}
+        yield {"rows": results(book.rows), "averages": averages(book.rows), "machine": machine(device.pick())}
 
     def _plan(self, chosen: str, file: str | None, **rest: Any) -> tuple[Plan, list[str]]:
         """The plan of the page's fields, and what is wrong with the lines of an uploaded file."""
@@ -172,9 +178,13 @@ class BenchTab:
             repeats,
             settings,
         )
-        answers, most = len(plan.cases()), self.settings.limits.max_bench_answers
-        if answers > most:
-            raise RequestError(text("bench_too_many").format(answers=answers, most=most))
+        limits = self.settings.limits
+        if plan.answers > limits.max_bench_answers:
+            raise RequestError(text("bench_too_many").format(answers=plan.answers, most=limits.max_bench_answers))
+        tokens = plan.answers * checked(limits, self.settings.pairs, prompt="-", pair=pair,
+                                        max_new_tokens=max_new_tokens).max_new_tokens  # fmt: skip
+        if tokens > limits.max_bench_tokens:
+            raise RequestError(text("bench_too_long").format(tokens=tokens, most=limits.max_bench_tokens))
         return plan
 
     def build(self) -> None:
@@ -231,7 +241,10 @@ class BenchTab:
                     )  # fmt: skip
                     repeats = gr.Slider(1, limits.max_bench_repeats, 1, step=1, label=text("bench_repeats"))
                     peers = gr.Checkbox(False, label=text("bench_peers"), info=text("bench_peers_info"))
-                    pair = gr.Dropdown(list(self.settings.pairs), value=defaults.pair, label=text("pair"))
+                    pair = gr.Dropdown(
+                        [(PAIRS[name].title, name) for name in self.settings.pairs], value=defaults.pair,
+                        label=text("pair"),
+                    )  # fmt: skip
             with gr.Column(scale=1, min_width=180):
                 run = gr.Button(text("run"), variant="primary", size="lg", elem_id="bench-run")
                 stop = gr.Button(text("stop"), variant="stop", size="lg", elem_id="bench-stop")
@@ -245,6 +258,17 @@ class BenchTab:
         }  # fmt: skip
         file.upload(lambda: "file", None, chosen, queue=False, show_progress="hidden", api_visibility="private")
         return fields, run, stop, buttons
+
+
+def _saved(words: str, book: Book | None, prompts: str) -> Iterator[list[Any]]:
+    """The last frame: everything that was measured, and the files, which Gradio copies while they are yielded."""
+    from specdemo.measure.machine import machine
+
+    if book is None or not book.rows:
+        yield [words, *_results(book), *([gr.skip()] * len(FILES))]
+        return
+    with written(book, machine(device.pick()), prompts) as files:
+        yield [words, *_results(book), *(gr.DownloadButton(value=file, interactive=True) for file in files)]
 
 
 def _results(book: Book | None) -> list[Any]:

@@ -37,7 +37,7 @@ def build(settings: Settings, draft: str | None = None, lent: Play | None = None
 
     lent: `play`, wrapped so that it runs where a GPU is lent for it; this process then loads no model.
     """
-    warmup = Warmup(settings.defaults.pair, settings.defaults.dtype, draft, fetch_only=lent is not None)
+    warmup = Warmup(settings, draft, fetch_only=lent is not None)
     with gr.Blocks(title=text("title"), delete_cache=HOUSEKEEPING, analytics_enabled=False) as page:
         gr.Markdown(f"# {text('title')}\n{text('subtitle')}")
         race, replay = RaceTab(settings, warmup, draft, lent or play), ReplayTab()

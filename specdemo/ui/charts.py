@@ -18,7 +18,7 @@ from specdemo.measure.trace import Trace
 from specdemo.ui.texts import text
 
 MB = 1e6
-POINTS = 160  # a series, at most
+POINTS = 160  # of a path, in one series
 COLORS = {"plain": "#64748b", "speculative": "#0d9488"}
 MEMORY_COLORS = {
     "series_target": "#4f46e5",
@@ -111,8 +111,7 @@ class Curves:
         if tally.decode_tokens_per_s is not None:
             self._add("chart_rate", at, tally.decode_tokens_per_s, series)
             self._add("chart_latency", at, 1000 * step.seconds / len(step.tokens), series)
-        if name == "speculative":
-            self._add_memory(step)
+        self._add_memory(step)
 
     def frames(self) -> list[pd.DataFrame]:
         """One table for each chart, idle until every series has a row."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, get_args
 
 from specdemo.config import SCORE, Mode
@@ -115,11 +114,12 @@ def _step(recording: Recording, name: str, taken: Step) -> Event:
     }
 
 
-def figures(tallies: Mapping[str, Tally]) -> Event:
+def figures(recording: Recording) -> Event:
     """The scoreboard as it stands."""
+    tallies = recording.tallies
     values = {
         row.key: {"joint": row.joint} if row.joint else {"plain": row.plain, "speculative": row.speculative}
-        for row in rows(tallies["plain"], tallies["speculative"])
+        for row in rows(tallies["plain"], tallies["speculative"], recording.trace.models)
     }
     return {"e": "figures", "values": values}
 
@@ -130,11 +130,13 @@ def closing(recording: Recording) -> list[Event]:
     if not any(tally.tokens for tally in recording.tallies.values()):
         return [status(text("stopped_early")), {"e": "end", "finish": finish, "text": text("stopped_early")}]
     verdict = recording.lossless
-    words = sentence(verdict, recording.trace.settings["dtype"])
+    settings = recording.trace.settings
+    words = sentence(verdict, settings["dtype"], str(settings.get("quantization", "none")))
+    cut = any(tally.finish is None for tally in recording.tallies.values())
     return [
-        figures(recording.tallies),
+        figures(recording),
         {"e": "verdict", "kind": verdict.verdict, "text": words},
-        status(text("done")),
+        status(text("stopped" if cut else "done")),
         {"e": "end", "finish": finish, "text": f"{_summary(recording)} {words}"},
     ]
 
@@ -147,6 +149,8 @@ def _summary(recording: Recording) -> str:
         return text("stopped")
     per_step = recording.tallies["speculative"].tokens_per_step
     stopped = text("stopped") + " " if any(tally.finish is None for tally in recording.tallies.values()) else ""
+    if recording.trace.settings["mode"] == SCORE:
+        return f"{stopped}The draft's own text took 1/{ratio:.2f} of the time of the target's."
     if ratio >= 1:
         return f"{stopped}Speculative decoding was {ratio:.2f} times as fast here, {per_step:.2f} tokens per step."
     return (

@@ -9,7 +9,6 @@ from typing import Any
 import gradio as gr
 
 from specdemo import device
-from specdemo.models.embedded import FetchError
 from specdemo.request import RaceRequest, RequestError
 from specdemo.ui.fields import Fields
 from specdemo.ui.texts import text
@@ -30,7 +29,7 @@ def build(fields: Fields, asked: Callable[..., RaceRequest], on_device: dict[str
         try:
             request = asked(**dict(zip(fields, values, strict=True)) | {"prompt": "-"})
             words = device.submit(lambda: told(request))
-        except (RequestError, FetchError) as reason:
+        except RequestError as reason:
             words = str(reason)
         except Exception:
             log.exception("a preflight failed")

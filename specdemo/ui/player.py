@@ -52,7 +52,7 @@ class Player:
 
         Ends with the race's last words, or where it was paused.
         """
-        yield [*self._shown, events.status(text("replaying")), events.figures(self.recording.tallies)]
+        yield [*self._shown, events.status(text("replaying")), events.figures(self.recording)]
         clock = self._steps[self.position - 1][0] if self.position else 0.0
         looked = told = monotonic()
         while not self.ended and not self.stopped.wait(FRAME_S):
@@ -63,7 +63,7 @@ class Player:
                 news += self._take()
             if news or now - told > PATIENCE_S:
                 told = now
-                yield [*news, events.figures(self.recording.tallies)] if news else []
+                yield [*news, events.figures(self.recording)] if news else []
         yield self._news()
 
     def _take(self) -> list[Event]:
@@ -80,7 +80,7 @@ class Player:
         seen = sum(tally.steps for tally in self.recording.tallies.values())
         every = sum(bool(step.tokens) for _, _, step in self._steps)
         words = text("paused").format(seen=seen, steps=every)
-        return [events.figures(self.recording.tallies), events.status(words)]
+        return [events.figures(self.recording), events.status(words)]
 
 
 def near(trace: Trace, position: int, ahead: bool) -> int:

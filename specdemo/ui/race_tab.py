@@ -79,13 +79,13 @@ class RaceTab:
     def race(
         self,
         prompt: str,
-        mode: str = "tree",
-        dtype: str = "auto",
-        quantization: str = "none",
+        mode: str | None = None,
+        dtype: str | None = None,
+        quantization: str | None = None,
         quantize: str = "target",
         double_quantization: bool = False,
         draft_length: int | None = None,
-        max_new_tokens: int = 128,
+        max_new_tokens: int | None = None,
         temperature: float = 0.0,
         top_p: float = 1.0,
         top_k: int = 0,
@@ -94,10 +94,11 @@ class RaceTab:
         exact: bool = False,
         seed: int = 42,
         chat_template: bool = True,
-        pair: str = "embedded",
+        pair: str | None = None,
     ) -> Iterator[str]:
         """Race the plain and the speculative path over a prompt; streams a log of JSON lines that only grows.
 
+        What is not given is what the page shows first.
         "e" is the kind of a line: start, status, step (one target pass of one side, its tokens with their origins),
         figures, verdict, end, error. An error says what to change and is the last line.
         """
@@ -112,13 +113,13 @@ class RaceTab:
     def race_once(
         self,
         prompt: str,
-        mode: str = "tree",
-        dtype: str = "auto",
-        quantization: str = "none",
+        mode: str | None = None,
+        dtype: str | None = None,
+        quantization: str | None = None,
         quantize: str = "target",
         double_quantization: bool = False,
         draft_length: int | None = None,
-        max_new_tokens: int = 128,
+        max_new_tokens: int | None = None,
         temperature: float = 0.0,
         top_p: float = 1.0,
         top_k: int = 0,
@@ -127,9 +128,12 @@ class RaceTab:
         exact: bool = False,
         seed: int = 42,
         chat_template: bool = True,
-        pair: str = "embedded",
+        pair: str | None = None,
     ) -> dict:
-        """Race the plain and the speculative path over a prompt; returns both answers and all figures at the end."""
+        """Race the plain and the speculative path over a prompt; returns both answers and all figures at the end.
+
+        What is not given is what the page shows first.
+        """
         values = {name: value for name, value in locals().items() if name != "self"}
         show = self.show(**values)
         last = [news for news in show.frames() if news][-1][-1]

@@ -12,7 +12,6 @@ import gradio as gr
 
 from specdemo import device
 from specdemo.config import Settings
-from specdemo.models.embedded import FetchError
 from specdemo.request import RaceRequest, RequestError, checked
 from specdemo.ui import events
 from specdemo.ui.charts import Curves
@@ -44,7 +43,7 @@ def play(request: RaceRequest) -> Played:
 
     try:
         run = started(request, Flag())
-    except (RequestError, FetchError) as reason:
+    except RequestError as reason:
         yield Refusal(reason)
         return
     yield run
@@ -54,8 +53,8 @@ def play(request: RaceRequest) -> Played:
 class Show:
     """Set `cancelled` to stop; run and curves are None until the models are there.
 
-    values: the fields of a request as they came, unchecked. draft: a local draft that replaces the pair's own. play:
-    who races; `play` itself, or a wrapper that runs it elsewhere.
+    values: the fields of a request as they came, unchecked; what is None is what the page shows first. draft: a local
+    draft that replaces the pair's own. play: who races; `play` itself, or a wrapper that runs it elsewhere.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Show:
         self.cancelled = Flag()
         self.run: Run | None = None
         self.curves: Curves | None = None
-        self._values = values
+        self._values = settings.defaults.model_dump() | {k: value for k, value in values.items() if value is not None}
         self._settings = settings
         self._warmup = warmup
         self._draft = draft
@@ -82,11 +81,13 @@ class Show:
             words = text("waiting")
             for batch in device.batches(lambda: self._perform(request), self.cancelled, drawn_here):
                 now = text("running") if self.run else self._warmup.words or text("loading")
-                news = [*batch, events.figures(self.run.tallies)] if self.run and batch else batch
+                news = [*batch, events.figures(self.run)] if self.run and batch else batch
                 if now != words:
                     news = [events.status(now), *news]
                     words = now
                 yield news
+                if self.cancelled.is_set() and not self.run:
+                    break  # what is being loaded goes on behind the page; nobody waits for it
             yield events.closing(self.run) if self.run else [events.error(text("stopped_early"))]
         except RequestError as reason:
             yield [events.error(str(reason))]

@@ -2,8 +2,8 @@
 
 EN = {
     "title": "Speculative decoding, side by side",
-    "subtitle": "One prompt, two paths, one device. Both paths give the target model's own answer; "
-    "the speculative one asks a cheaper source what may come next and lets the target check it in one pass.",
+    "subtitle": "One prompt, two paths, one device. Both give the target model's own answer, unless a mode is called "
+    "lossy: the speculative one asks a cheaper source what may come next and lets the target check it in one pass.",
     "race": "Race",
     "prompt": "Prompt",
     "prompt_placeholder": "Ask something, or begin a sentence…",
@@ -31,7 +31,7 @@ EN = {
     "own_draft": "Draft of your own",
     "own_draft_info": "model id or directory, in the place of the pair's draft",
     "fit": "Will it fit?",
-    "fit_about": "Looks at tokenizers, contexts and memory of the pair chosen above; fetches no weights.",
+    "fit_about": "Looks at tokenizers, contexts and memory of the pair chosen above before any weights are fetched.",
     "fit_look": "Look",
     "fit_found": "Found",
     "fit_usable": "{models} can be raced here.",
@@ -41,12 +41,12 @@ EN = {
     "dtype_info": "auto: bf16 where the processor computes in it, else fp32",
     "quantization": "Quantized weights",
     "quantization_info": "NF4: 4 bits, as in the article; int8; by bitsandbytes",
-    "quantize": "Of",
+    "quantize": "Quantize",
     "quantize_info": "a feature head stays as it is",
     "quantize_target": "target",
     "quantize_both": "target and draft",
-    "double_quantization": "Scales too",
-    "double_quantization_info": "double quantization, NF4 only",
+    "double_quantization": "Double quantization",
+    "double_quantization_info": "NF4's scales are quantized too",
     "draft_length": "Draft length",
     "draft_length_info": "tokens drafted a step, at most; of a tree, all its branches together",
     "max_new_tokens": "New tokens",
@@ -127,8 +127,9 @@ EN = {
     "bench_too_large": "file: it is larger than the {most} kB read here; take fewer prompts",
     "bench_too_many": "That is {answers} answers, at most {most} are measured here; take fewer prompts, modes "
     "or repeats.",
-    "bench_by_page": "the Benchmark tab",
+    "bench_too_long": "That is {tokens} tokens, at most {most} are measured here; take fewer answers or shorter ones.",
     "bench_averages": "Averages over prompts",
+    "bench_columns": "What the columns mean",
     "bench_article": "The article's own figures (Gemma-2 9B and 2B on its GPU)",
     "bench_article_figure": "figure",
     "bench_article_plain": "plain",
