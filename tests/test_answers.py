@@ -62,8 +62,14 @@ def test_a_killed_run_goes_on_where_the_last_whole_row_ended(rows, tmp_path):
 
 def test_messages_that_evaluate_a_draft_are_left_out(rows, tmp_path):
     writer, found = rows
-    row = found[0]
-    excluded = {tuple(row.ids[: row.message - len(writer.turn)])}
-    list(write(tmp_path / "answers.jsonl", found, WIDTH, len(writer.turn), 10**9, excluded))
-    kept = [json.loads(line)["s"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    for row in (next(row for row in found if (row.kind == RAW) == raw) for raw in (False, True)):
+        _check_left_out(row, found, writer, tmp_path / row.kind)
+
+
+def _check_left_out(row, found, writer, folder):
+    """Text without a template has no message: an excluded prompt is then how it begins, whoever wrote that."""
+    folder.mkdir()
+    excluded = {tuple(row.ids[: row.message + 4 if row.kind == RAW else row.message - len(writer.turn)])}
+    list(write(folder / "answers.jsonl", found, WIDTH, len(writer.turn), 10**9, excluded))
+    kept = [json.loads(line)["s"] for line in (folder / "answers.jsonl").read_text().splitlines()]
     assert row.ids not in kept and len(kept) == len(found) - 1

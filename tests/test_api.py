@@ -39,7 +39,7 @@ SPECULATION = {
     "rechecked",
     "origins",
 }
-MEMORY = {"target_weights_mb", "draft_weights_mb", "plain_cache_mb", "speculative_cache_mb", "process_mb"}
+MEMORY = {"target_weights_mb", "draft_weights_mb", "plain_cache_mb", "speculative_cache_mb", "process_mb", "device_mb"}
 
 # What is wrong, and the field that the message must name.
 BAD = {
@@ -127,9 +127,11 @@ def test_a_race_returns_both_answers_and_all_figures(good):
         "plain",
         "speculative",
         "speed_up",
+        "failure",
         "lossless",
         "memory",
     }
+    assert good["failure"] is None
     assert set(good["plain"]) == ANSWER
     assert set(good["speculative"]) == ANSWER | SPECULATION
     assert set(good["memory"]) == MEMORY
@@ -210,6 +212,8 @@ def test_the_limits_of_the_served_page_hold_for_the_api(good):
     limits = Limits(max_new_tokens=TOKENS + 8, max_draft_length=2, max_prompt_characters=40)
     with served(Settings(limits=limits, defaults=Defaults(max_new_tokens=TOKENS))) as place:
         tight = connect(place)
+        # What a call does not give is what the page shows first, not some number that this page may not allow.
+        assert tight.predict("Write a long story.", api_name="/race_once")["plain"]["tokens"] == TOKENS
         for changes in ({"max_new_tokens": TOKENS + 9}, {"draft_length": 3}, {"prompt": "a" * 41}):
             with pytest.raises(AppError, match=next(iter(changes))):
                 race_once(tight, **changes)
@@ -282,6 +286,15 @@ def test_a_benchmark_returns_rows_averages_and_the_machine(client):
     assert [entry["mode"] for entry in found["averages"]] == ["plain", "ngram"] and found["machine"]["processor"]
 
 
+def test_a_benchmark_ends_when_whoever_asked_goes_away(client):
+    job = client.submit(api_name="/benchmark", **ASKED | {"prompts": ["Name two colours."] * 40, "max_new_tokens": 300})
+    while not job.outputs():
+        time.sleep(0.05)
+    job.cancel()
+    again = client.submit(api_name="/race_once", **GOOD)
+    assert again.result(timeout=60)["plain"]["tokens"] == TOKENS  # the whole benchmark takes many minutes
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -294,6 +307,8 @@ def test_a_benchmark_returns_rows_averages_and_the_machine(client):
         ({"dtypes": ["fp8"]}, "dtype"),
         ({"quantizations": ["nf5"]}, "quantization"),
         ({"repeats": 99}, "repeats"),
+        ({"prompts": ["x"] * 90, "max_new_tokens": 512}, "at most 30000 are measured here"),
+        ({"max_new_tokens": "many"}, "max_new_tokens"),
         ({"max_new_tokens": 9999}, "max_new_tokens"),
         ({"pair": "../etc"}, "pair"),
     ],

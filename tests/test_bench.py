@@ -41,11 +41,13 @@ def test_every_mode_and_peer_gives_a_whole_row_and_the_same_ids():
     rows = run(asked, Book(asked, {}))
     assert len(rows) == len(asked.cases()) == 2 * (1 + 2 + len(PEERS))
     for row in rows:
-        assert 0 < row["ttft_s"] < row["latency_s"] and row["tokens"] == 12 or row["finish"] == "eos"
+        assert 0 < row["ttft_s"] < row["latency_s"]
+        assert row["tokens"] == 12 or row["finish"] == "eos"
         assert row["lossless"] == "identical" and row["speed_up"] > 0 and row["score"] < 0
         assert row["ends"][-1][0] == row["tokens"]
         if row["mode"] in PEERS:
-            assert row["steps"] == 0 and row["tokens_per_step"] is None
+            assert row["steps"] == 0 and row["tokens_per_step"] is None and row["cache_mb"] is None
+            assert (row["draft_weights_mb"] > 50) == (row["mode"] in ASSISTED)
         own = [other for other in rows if other["prompt"] == row["prompt"]]
         assert row["score"] == pytest.approx(own[0]["score"], abs=1e-4)
     assert {row["speed_up"] for row in rows if row["mode"] == "plain"} == {1.0}
@@ -104,6 +106,17 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(modes, changes, m
     with pytest.raises(RequestError, match=message):
         run(asked, book)
     assert not book.rows
+
+
+def test_what_was_measured_before_something_broke_is_written(tmp_path):
+    """One prompt that is too long for the model took every row before it along."""
+    (tmp_path / "p.txt").write_text("Name two colours.\n" + "word " * 9000 + "\n")
+    asked = ["--prompts", tmp_path / "p.txt", "--modes", "ngram", "--max-new-tokens", 8, "--dtypes", "fp32", "--json"]
+    command = [sys.executable, "-m", "specdemo", "bench", *map(str, [*asked, "--csv", tmp_path / "r.csv"])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "leaves room for" in done.stderr
+    assert [row["mode"] for row in json.loads(done.stdout.splitlines()[-1])["rows"]] == ["plain", "ngram"]
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 3
 
 
 def test_the_command_prints_json_last_and_writes_csv_and_markdown(tmp_path):

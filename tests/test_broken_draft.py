@@ -21,6 +21,7 @@ from specdemo.request import RaceRequest
 from specdemo.ui.player import Player
 from specdemo.ui.race_tab import RaceTab
 from specdemo.ui.show import Show
+from specdemo.ui.texts import text
 
 WORDS = [f"w{i}" for i in range(32)]
 TOKENS = 12
@@ -90,6 +91,36 @@ def test_a_draft_that_breaks_ends_its_own_path_only(pair, breaking):
     assert speculative.token_ids == plain.token_ids[: speculative.tokens]
     assert race.failure == "RuntimeError: the draft ran out of memory"
     assert race.result()["lossless"]["verdict"] == "incomplete"
+
+
+def test_a_sampled_race_with_a_broken_path_is_not_called_lossless(pair, breaking):
+    race = run.Run(request(temperature=0.8), load(pair, "fp32"), Event())
+    for _ in race:
+        pass
+    result = race.result()
+    assert result["lossless"]["verdict"] == "incomplete" and "out of memory" in result["failure"]
+
+
+def test_a_drafter_that_cannot_even_be_made_ends_its_own_path_only(pair, monkeypatch):
+    def fails(*_):
+        raise OSError("no room")
+
+    monkeypatch.setitem(modes.DRAFTERS, "chain", fails)
+    race = run.Run(request(), load(pair, "fp32"), Event())
+    for _ in race:
+        pass
+    assert race.failure == "OSError: no room" and race.tallies["plain"].finish == Finish.LENGTH
+
+
+def test_stop_is_heard_while_the_models_are_fetched(offered, monkeypatch):
+    held = Event()
+    monkeypatch.setattr(Ready, "fetched", held)
+    show = shown()
+    show.cancelled.set()
+    try:
+        assert told(show)[-1]["text"] == text("stopped_early")
+    finally:
+        held.set()
 
 
 def test_the_page_tells_it_at_once_and_goes_on_with_the_plain_path(offered, breaking):

@@ -31,6 +31,7 @@ def test_race_json_is_the_last_line_and_complete(tmp_path):
         "plain",
         "speculative",
         "speed_up",
+        "failure",
         "lossless",
         "memory",
     }
@@ -45,6 +46,7 @@ def test_race_json_is_the_last_line_and_complete(tmp_path):
     assert sum(result["speculative"]["origins"].values()) == result["speculative"]["tokens"]
     assert result["memory"].keys() == {
         "target_weights_mb", "draft_weights_mb", "plain_cache_mb", "speculative_cache_mb", "process_mb",
+        "device_mb",
     }  # fmt: skip
     tallies = read(trace).tallies()
     assert tallies["speculative"].acceptance_rate == result["speculative"]["acceptance_rate"]

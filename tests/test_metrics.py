@@ -46,7 +46,9 @@ def test_figures_are_what_a_count_by_hand_gives():
     assert t.latency_s == 2.75
     assert t.decode_tokens_per_s == 1.5  # three tokens after the first step, in two seconds
     assert t.score == pytest.approx((-2 - 1 - 1 - 1) / 4)
-    assert (t.draft_s, t.verify_s, t.other_s) == (0.5625, 1.625, pytest.approx(0.5625))
+    assert (t.draft_s, t.verify_s) == (0.5625, 1.625)
+    shares = {"draft": 0.5625 / 2.75, "verify": 1.625 / 2.75, "other": 0.5625 / 2.75}
+    assert t.time_split == pytest.approx(shares)
     assert t.origins == {Origin.TARGET: 2, Origin.DRAFT: 1, Origin.NGRAM: 1}
     assert t.cache_bytes == 200
     assert t.finish == "eos"
@@ -83,8 +85,7 @@ def test_laws(taken):
     t = tally(*taken)
     assert t.drafted >= t.tested >= t.accepted
     assert sum(t.origins.values()) == t.tokens
-    assert t.draft_s + t.verify_s + t.other_s == pytest.approx(t.latency_s)
-    assert sum(scoreboard.time_split(t).values()) == pytest.approx(1 if taken else 0)
+    assert sum(t.time_split.values()) == pytest.approx(1 if taken else 0)
     if t.tokens:
         assert t.latency_at(t.tokens) <= t.latency_s
         assert speed_up(t, t) == 1
@@ -102,12 +103,16 @@ def test_lossless_verdicts():
     assert lossless(path(1, 2, 3), path(1, 2, finish=None), True) == Lossless("incomplete")
     assert lossless(path(1, 2, 3), path(1, 5, finish=None), True).verdict == "diverged"
     assert lossless(path(1), path(2), False) == Lossless("same distribution")
+    assert lossless(path(1), path(2, finish=None), False) == Lossless("same distribution")
+    for cut in (path(finish=None), path(finish=Finish.FAILED), path(2, finish=Finish.FAILED)):
+        assert lossless(path(1), cut, False) == Lossless("incomplete")
 
 
 def test_a_near_tie_and_a_fault_read_differently():
     assert "near-tie" in scoreboard.sentence(Lossless("diverged", 4, 0.125), "bf16")
     assert "token 5" in scoreboard.sentence(Lossless("diverged", 4, 0.125), "bf16")
     assert "fault" in scoreboard.sentence(Lossless("diverged", 4, 0.125), "fp32")
+    assert "near-tie within the rounding of int8" in scoreboard.sentence(Lossless("diverged", 4, 0.125), "fp32", "int8")
 
 
 def test_every_row_of_the_scoreboard_has_a_definition_and_survives_an_empty_race():
@@ -117,3 +122,10 @@ def test_every_row_of_the_scoreboard_has_a_definition_and_survives_an_empty_race
     assert filled["speed_up"].joint == "1.00×"
     assert filled["acceptance_rate"].speculative == "67%"
     assert filled["decode_tokens_per_s"].plain == "1.5"
+    assert filled["memory"].plain == "–"
+
+
+def test_each_path_needs_its_own_weights_and_cache():
+    models = {"target_weight_bytes": 600_000_000, "draft_weight_bytes": 30_000_000}
+    row = next(row for row in scoreboard.rows(tally(FIRST, SECOND), tally(FIRST), models) if row.key == "memory")
+    assert (row.plain, row.speculative) == ("600", "630")

@@ -122,6 +122,29 @@ def test_bad_lines_are_told_by_number_and_good_ones_kept():
     ]
 
 
+def test_prompts_with_one_name_stay_two_prompts_and_only_a_new_line_ends_one():
+    found, wrong = read_prompts('{"id": 1, "prompt": "a\u2028b"}\r\n{"id": 1, "prompt": "c"}\n', jsonl=True)
+    assert found == [Prompt("1", "text", "a\u2028b"), Prompt("1 (line 2)", "text", "c")] and wrong == []
+
+
+def test_answers_are_counted_without_being_made():
+    """A visitor's file of half a million lines made as many objects before it was refused."""
+    many = Plan((Prompt("a", "k", "x"),) * 500_000, ("tree", "auto"), ("fp32", "bf16"), repeats=5)
+    assert many.answers == 500_000 * 3 * 2 * 5
+    few = Plan(PLAN.prompts[:1], ("tree", "transformers generate"), draft_lengths=(2, 4), repeats=2)
+    assert few.answers == len(few.cases()) == (1 + 2 + 1) * 2
+
+
+def test_a_plan_names_the_command_that_measures_it_again():
+    asked = Plan(
+        PLAN.prompts, ("tree",), ("fp32",), draft_lengths=(4, 8), settings={"max_new_tokens": 9, "draft": None}
+    )
+    assert asked.command("my file.txt") == (
+        "python -m specdemo bench '--prompts=my file.txt' --modes=tree --dtypes=fp32 --quantizations=none "
+        "--draft-lengths=4,8 --repeats=1 --max-new-tokens=9"
+    )
+
+
 def rows():
     latency = {("a", "tree"): 1.0, ("b", "tree"): 4.0}
     return [made(c, seconds=latency.get((c.prompt.id, c.mode))) for c in PLAN.cases()]

