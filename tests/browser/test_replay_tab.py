@@ -113,7 +113,7 @@ def assert_shown(page: Page, trace) -> None:
         recording.take(path, step)
     for path in PATHS:
         assert tokens(page, path).all_text_contents() == [shown(piece) for piece in trace.pieces[path]]
-    for row in rows(*recording.tallies.values()):
+    for row in rows(recording.tallies["plain"], recording.tallies["speculative"], trace.models):
         cells = stage(page).locator(".board tbody tr").filter(has=page.get_by_text(row.label, exact=True))
         expect(cells.locator("td:visible")).to_have_text([row.joint] if row.joint else [row.plain, row.speculative])
 
