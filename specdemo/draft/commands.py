@@ -71,7 +71,7 @@ def ngram(
     answers: Answers,
     out: Annotated[Path, typer.Option(help="The table.")] = WEIGHTS / "embedded-ngram.safetensors",
     order: Annotated[int, typer.Option(help="Ids of the longest context, at most 3.")] = 3,
-    least: Annotated[int, typer.Option(help="Times a follower of two ids or more must have been seen.")] = 2,
+    least: Annotated[int, typer.Option(help="Times a follower of two ids or more must have been seen.")] = 3,
     most: Annotated[int, typer.Option(help="Followers kept of a context of two ids or more.")] = 6,
 ) -> None:
     """Count the n-gram table over the answers."""

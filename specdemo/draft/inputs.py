@@ -3,6 +3,8 @@
 import gzip
 import json
 import random
+import shlex
+import sys
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -70,4 +72,5 @@ def provenance(answers: list[Path]) -> dict[str, str]:
     return {
         "license": "Apache-2.0; derived from SmolLM2-135M-Instruct (Apache-2.0)",
         "answers_sha256": digest.hexdigest(),
+        "command": shlex.join(["python", "-m", "specdemo", *sys.argv[1:]]),
     }
