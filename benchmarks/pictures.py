@@ -9,7 +9,7 @@ from rich.progress import track
 from server import chromium, serving
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
-PROMPT = "Write a short poem about the sea, with a refrain that comes back after every verse."
+PROMPT = "List ten things to pack for a week of hiking in the mountains, with a reason for each."
 WIDTHS = {"wide": 1920, "narrow": 380}
 
 
@@ -31,7 +31,7 @@ def benchmark(page: Page) -> None:
 
 def replay(page: Page) -> None:
     page.get_by_role("tab", name="Replay").click()
-    page.click("#replay-refrain")
+    page.click("#replay-open")
     page.wait_for_selector("#replay-stage .verdict[data-kind]")
 
 

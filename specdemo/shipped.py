@@ -6,12 +6,9 @@ from typing import Any
 
 FOLDER = Path(__file__).parent / "traces"
 
-# What each shows, most telling first: a text that repeats itself drafts well, an open one badly; a sampled one is
-# checked by its distribution, not by its ids; and the third is one of the article's five prompts, continued.
+# What each shows, the usual first: an open text is hard to draft, one of the article's five prompts is continued, a
+# sampled race is checked by its distribution and not by its ids, and a text that repeats itself drafts very well.
 RACES: Mapping[str, Mapping[str, Any]] = {
-    "refrain": {
-        "prompt": "Write a poem in which every line begins with the words: In the morning I",
-    },
     "open": {"prompt": "Describe what a lighthouse keeper sees, hears and feels during a storm at night."},
     "article": {"prompt": "Machine learning is transforming the world by ", "chat_template": False},
     "sampled": {
@@ -20,6 +17,7 @@ RACES: Mapping[str, Mapping[str, Any]] = {
         "top_p": 0.95,
         "seed": 7,
     },
+    "refrain": {"prompt": "Write a poem in which every line begins with the words: In the morning I"},
 }
 TOKENS = 96
 

@@ -7,16 +7,20 @@ well-known mistakes; each must be caught.
 
 from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny import Table
 
+from specdemo.engine import auto as auto_module
 from specdemo.engine import draft_model as draft_model_module
 from specdemo.engine import verify as verify_module
+from specdemo.engine.auto import AutoDraft, Costs
 from specdemo.engine.decode import plain, speculative
 from specdemo.engine.draft_model import CHAIN, STAGED, TREE, ModelDraft, shape
 from specdemo.engine.drafters import Draft, NgramDraft
+from specdemo.engine.head import HeadDraft
 from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.sampling import distribution
 from specdemo.engine.types import Origin, Sampling, Task
@@ -178,6 +182,55 @@ def test_ngram_lookup_is_lossless(length):
     job = task(length + 2, prompt=(0, 1, 2, 0, 1))
     got = exact(lambda script: ids(speculative(Table(3, 1), NgramDraft(NgramModel(NgramTable())), job, length, script)))
     assert distance(got, reference(3, job)) < 1e-12
+
+
+@pytest.mark.parametrize("draws", [True, False], ids=["drawn", "cut"])
+@pytest.mark.parametrize("rows", [1.0, 1.4], ids=["rows are free", "rows are dear"])
+def test_auto_is_lossless_however_it_chooses(monkeypatch, rows, draws):
+    """What it chooses follows costs and what was accepted; its clock is a fixed one here."""
+    monkeypatch.setattr(auto_module, "perf_counter", iter(range(10**6)).__next__)
+    job, costs = task(4, prompt=(0, 1, 0, 1, 0)), Costs((1.0, rows, rows, rows))
+
+    def answer(script):
+        target, free = Featured(3, 1), NgramDraft(NgramModel(NgramTable()))
+        dear = ModelDraft(Table(3, 2), 3, 3, SAMPLING, script, CHAIN) if draws else head_draft(3)(target)
+        return ids(speculative(target, AutoDraft(free, dear, costs, draws), job, 2, script))
+
+    assert distance(exact(answer), reference(3, job)) < 1e-12
+
+
+class Featured(Table):
+    """A table that has hidden states, which say nothing; as a head it drafts every id."""
+
+    model = SimpleNamespace(ids=torch.arange(3))
+
+    def keep_states(self):
+        pass
+
+    @property
+    def states(self):
+        return torch.zeros(len(self.ids), 1)
+
+    def forward(self, tokens, parents=None, keep_logits=None, features=None):
+        return super().forward(tokens, parents, keep_logits)
+
+
+def head_draft(vocabulary, **options):
+    """Makes the drafter for a target."""
+    return lambda target: HeadDraft(Featured(vocabulary, 2), target, NgramModel(NgramTable()), **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"alone": True}, {"alone": True, "branches": 1}], ids=["mixed", "tree", "chain"]
+)
+def test_a_feature_head_is_lossless(options):
+    job = task(4, prompt=(0, 1, 0))
+
+    def answer(script):
+        target = Featured(3, 1)
+        return ids(speculative(target, head_draft(3, floor=0.0, **options)(target), job, 3, script))
+
+    assert distance(exact(answer), reference(3, job)) < 1e-12
 
 
 class TwoChildren:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import model
 
+from specdemo.engine import race as race_module
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
 from specdemo.engine.drafters import NgramDraft
@@ -16,6 +17,7 @@ from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.race import race, survivable, timed
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.types import Finish, Origin, Step, Task, Token
+from specdemo.measure.metrics import Tally
 
 TOKEN = Token(1, Origin.TARGET, -0.5, 1.0)
 
@@ -127,3 +129,32 @@ def test_raced_and_solo_paths_commit_the_same_tokens():
     for name, step in race(clocked, Event()):
         raced[name] += [token.id for token in step.tokens]
     assert raced == solo
+
+
+def test_raced_and_solo_figures_agree(monkeypatch):
+    """On a clock of our own, which the paths alone move: what one path costs is not on the other's clock."""
+    now = [0.0]
+    monkeypatch.setattr(race_module, "perf_counter", lambda: now[0])
+
+    def paths():
+        def path(seconds, tokens):
+            for _ in range(6):
+                now[0] += seconds
+                yield Step((TOKEN,) * tokens)
+
+        return {"plain": path(0.5, 1), "speculative": path(0.7, 3)}
+
+    def clocked(path):
+        return timed(path, lambda: None, lambda: (0, 0))
+
+    raced = {"plain": Tally(), "speculative": Tally()}
+    for name, step in race({name: clocked(path) for name, path in paths().items()}, Event()):
+        now[0] += 0.3  # drawing
+        raced[name].add(step)
+    for name, path in paths().items():
+        solo = Tally()
+        for step in clocked(path):
+            solo.add(step)
+        for figure in ("decode_tokens_per_s", "ttft_s", "latency_s"):
+            assert getattr(raced[name], figure) == pytest.approx(getattr(solo, figure))
+    assert raced["plain"].decode_tokens_per_s == pytest.approx(2.0)
