@@ -205,7 +205,7 @@ class HeadDraft:
 
     def _top(self, logits: torch.Tensor) -> list[tuple[list[int], list[float]]]:
         """Of each row of logits [N, R] the most probable ids (of the target's vocabulary) with their p."""
-        top = logits.softmax(-1).topk(2 * BRANCHES, dim=-1)
+        top = logits.softmax(-1).topk(min(2 * BRANCHES, len(self._ids)), dim=-1)
         return [
             ([self._ids[i] for i in ids], shares)
             for ids, shares in zip(top.indices.tolist(), top.values.tolist(), strict=True)

@@ -25,7 +25,7 @@ FORMAT, VERSION = "specdemo benchmark", 1
 PLAIN = "plain"
 # What transformers' generate() can do by itself; ":N" behind the last two drafts N tokens each time.
 PEER = re.compile(r"transformers (generate|(?:prompt lookup|assisted)(?::[1-9][0-9]*)?)")
-# The ways beside a pair, at their own settings (a guide's, for prompt lookup) and tuned; the sweep: docs/decisions.md.
+# The ways beside a pair: at their own settings (a guide's, for prompt lookup), and three tokens at a time.
 PEERS = ("transformers generate", "transformers prompt lookup", "transformers prompt lookup:3")
 ASSISTED = ("transformers assisted", "transformers assisted:3")  # needs a draft model
 HIDDEN = ("ids", "ends", "margins")  # of a row: what a resumed run compares with; not part of the results
