@@ -309,6 +309,8 @@ def test_a_benchmark_ends_when_whoever_asked_goes_away(client):
         ({"repeats": 99}, "repeats"),
         ({"prompts": ["x"] * 90, "max_new_tokens": 512}, "at most 30000 are measured here"),
         ({"max_new_tokens": "many"}, "max_new_tokens"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"pair": ""}, "pair"),
         ({"max_new_tokens": 9999}, "max_new_tokens"),
         ({"pair": "../etc"}, "pair"),
     ],

@@ -62,15 +62,8 @@ class BenchTab:
 
     def _measure(self, plan: Plan, book: Book, wrong: list[str], cancelled: Flag) -> Generator[list[Any], None, str]:
         """Yields the frames meanwhile; returns the last words."""
-        from specdemo.bench import bench
-
         total, began, drawn = plan.answers, monotonic(), 0.0
-        served = self.settings.pairs
-
-        def start() -> Iterator[Row]:
-            return bench(plan, book, self.settings.limits, served, cancelled)
-
-        for news in device.batches(start, cancelled, drawn_here=False):
+        for news in device.batches(lambda: self._rows(plan, book, cancelled), cancelled, drawn_here=False):
             results: list[Any] = [gr.skip()] * len(blank())
             if news and monotonic() - drawn > PLOTS_EVERY_S:
                 results, drawn = _results(book), monotonic()
@@ -82,6 +75,13 @@ class BenchTab:
         if wrong:
             words += " " + text("bench_left_out").format(lines="; ".join(wrong[:5]))
         return words
+
+    def _rows(self, plan: Plan, book: Book, cancelled: Flag) -> Iterator[Row]:
+        """Runs on the device's thread, imports included: the warm-up may be importing transformers on it just then, and
+        two threads that do so at once find half a module."""
+        from specdemo.bench import bench
+
+        return bench(plan, book, self.settings.limits, self.settings.pairs, cancelled)
 
     def on_stop(self, request: gr.Request) -> bool:
         """Ask this page's benchmark to end. Returns whether none is under way, so that only the queue can hold one."""
@@ -106,7 +106,6 @@ class BenchTab:
 
         Until then it tells how many answers are done. What is not given is what the page shows first.
         """
-        from specdemo.bench import bench
         from specdemo.measure.machine import machine
         from specdemo.measure.report import averages
 
@@ -116,14 +115,13 @@ class BenchTab:
         defaults = self.settings.defaults
         named = [Prompt(f"prompt {i}", "text", prompt) for i, prompt in enumerate(prompts, 1)]
         try:
+            tokens = defaults.max_new_tokens if max_new_tokens is None else max_new_tokens  # 0 is refused, not replaced
+            pair = defaults.pair if pair is None else pair
             plan = self._checked(named, modes, dtypes or [defaults.dtype], quantizations or [defaults.quantization],
-                                 draft_length, max_new_tokens or defaults.max_new_tokens, repeats, peers,
-                                 pair or defaults.pair)  # fmt: skip
+                                 draft_length, tokens, repeats, peers, pair)  # fmt: skip
             book = Book(plan, {})
-            jobs = device.batches(
-                lambda: bench(plan, book, self.settings.limits, self.settings.pairs, cancelled), cancelled, False
-            )
-            for _ in jobs:  # whoever asked may go away meanwhile: then nothing more is measured
+            for _ in device.batches(lambda: self._rows(plan, book, cancelled), cancelled, drawn_here=False):
+                # Whoever asked may go away meanwhile: then nothing more is measured.
                 yield {"done": len(book.rows), "of": plan.answers}
         except (RequestError, BenchError) as reason:
             raise gr.Error(str(reason), print_exception=False) from None

@@ -14,10 +14,10 @@ import pandas as pd
 
 from specdemo.engine.types import Step
 from specdemo.measure.metrics import Tally
+from specdemo.measure.scoreboard import MB
 from specdemo.measure.trace import Trace
 from specdemo.ui.texts import text
 
-MB = 1e6
 POINTS = 160  # of a path, in one series
 COLORS = {"plain": "#64748b", "speculative": "#0d9488"}
 MEMORY_COLORS = {
