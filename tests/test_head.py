@@ -5,7 +5,9 @@ import torch
 from safetensors.torch import save_file
 from tiny import model
 
-from specdemo.draft.train import Batch, Sample, collate, loss_of, new_head, train, unrolled
+from specdemo.draft.optimize import Schedule
+from specdemo.draft.samples import Batch, Sample, collate
+from specdemo.draft.train import loss_of, new_head, train, unrolled
 from specdemo.engine import head as head_module
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
@@ -110,7 +112,7 @@ def test_the_heads_cache_holds_the_targets_states_only(target):
 
 def test_training_makes_the_head_agree_and_its_tokens_accepted(target):
     head, data = new_head(target, KNOWN), answers(target)
-    seen = [agreed for _, _, agreed in train(head, data, 25, 8, 3e-3, 2, seed=0)]
+    seen = [agreed for _, _, agreed in train(head, data, Schedule(25, 8, 3e-3, seed=0), 2)]
     assert sum(a[0] for a in seen[-5:]) / 5 > sum(a[0] for a in seen[:5]) / 5 + 0.2
     accepted = []
     for start in range(8):

@@ -13,6 +13,7 @@ from specdemo.models.pairs import WEIGHTS
 app = typer.Typer(no_args_is_help=True, help="Make the embedded target's draft and n-gram table.")
 
 ANSWERS = Path("data/answers.jsonl")
+SAID = 200  # steps between two lines of a training run
 Answers = Annotated[
     list[Path], typer.Argument(exists=True, dir_okay=False, help="Files of answers (.jsonl or .jsonl.gz).")
 ]
@@ -102,13 +103,18 @@ def train(
     held_out: Annotated[int, typer.Option(help="Sequences that are only looked at, to judge by.")] = 64,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
 ) -> None:
-    """Train the feature head on answers that were written with their states."""
+    """Train the feature head on answers that were written with their states; a killed run is gone on with."""
     from rich.progress import track
 
     from specdemo import device
     from specdemo.draft import train as training
+    from specdemo.draft.optimize import Schedule
     from specdemo.engine.head import read_head, write_head
 
+    schedule, made = Schedule(epochs, batch, rate, seed), inputs.provenance(answers)
+    checkpoint = inputs.checkpoint(
+        out, schedule, made, start=start, vocabulary=vocabulary, passes=passes, held_out=held_out
+    )
     loaded = inputs.bare()
     data, judged = inputs.split(loaded, answers, held_out, seed)
     head = (
@@ -117,13 +123,13 @@ def train(
         else training.new_head(loaded.target, training.vocabulary(answers, vocabulary))
     )
     head.to(device.pick())
-    steps = epochs * -(-len(data) // batch)
-    for step, loss, agreed in track(
-        training.train(head, data, epochs, batch, rate, passes, seed), "Training", total=steps
-    ):
-        if step % 200 == 0 or step == steps:
+    steps = schedule.steps(len(data))
+    done = training.train(head, data, schedule, passes, checkpoint)
+    for step, loss, agreed in track(done, "Training", total=steps, completed=checkpoint.step):
+        if step % SAID == 0 or step == steps:
             print(f"step {step} of {steps}: loss {loss:.3f}, agreement {[round(a, 3) for a in agreed]}", flush=True)
-            write_head(head, out, inputs.provenance(answers))
+    write_head(head, out, made)
+    checkpoint.end()
     print("held out, agreement by position:", [round(a, 3) for a in training.agreement(head, judged, batch, passes)])
 
 
@@ -197,26 +203,30 @@ def distil(
     held_out: Annotated[int, typer.Option(help="Sequences that are only looked at, to judge by.")] = 64,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
 ) -> None:
-    """Distil an ordinary draft model cut from the target, on answers that were written with their states."""
+    """Distil an ordinary draft model cut from the target, on the same answers; a killed run is gone on with."""
     from rich.progress import track
 
     from specdemo import device
     from specdemo.draft import distil as distillation
+    from specdemo.draft.optimize import Schedule
     from specdemo.draft.train import vocabulary as most_used
     from specdemo.models import embedded_draft
     from specdemo.models import load as loading
 
+    schedule, made = Schedule(epochs, batch, rate, seed), inputs.provenance(answers) | {"layers": layers}
+    checkpoint = inputs.checkpoint(out, schedule, made, vocabulary=vocabulary, held_out=held_out)
     loaded = inputs.bare()
     data, judged = inputs.split(loaded, answers, held_out, seed)
     ids = most_used(answers, vocabulary)
     small: Any = embedded_draft.cut(loading.unpacked("embedded"), [int(i) for i in layers.split(",")])
     small.to(device.pick())
-    steps = epochs * -(-len(data) // batch)
-    done = distillation.distil(small, data, ids, epochs, batch, rate, seed)
-    for step, loss, agreed in track(done, "Distilling", total=steps):
-        if step % 200 == 0 or step == steps:
+    steps = schedule.steps(len(data))
+    done = distillation.distil(small, data, ids, schedule, checkpoint)
+    for step, loss, agreed in track(done, "Distilling", total=steps, completed=checkpoint.step):
+        if step % SAID == 0 or step == steps:
             print(f"step {step} of {steps}: loss {loss:.3f}, agreement {agreed:.3f}", flush=True)
-            embedded_draft.write_layers(small, out, inputs.provenance(answers) | {"layers": layers})
+    embedded_draft.write_layers(small, out, made)
+    checkpoint.end()
     print(f"held out, agreement: {distillation.agreement(small, judged, ids, batch):.3f}")
 
 

@@ -13,21 +13,20 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
-from specdemo.draft.train import Sample, batches, collate, optimized
+from specdemo.draft.optimize import Checkpoint, Schedule, optimized
+from specdemo.draft.samples import Sample, batches, collate
 
 
 def distil(
     small: LlamaForCausalLM,
     data: Sequence[Sample],
     ids: Sequence[int],
-    epochs: int,
-    batch_size: int,
-    rate: float,
-    seed: int,
+    schedule: Schedule,
+    checkpoint: Checkpoint | None = None,
 ) -> Iterator[tuple[int, float, float]]:
     """Train in place on the target's distributions over `ids` [R]; yields (step, loss, agreement) after every batch."""
     rows = _output(small, ids)
-    yield from optimized(small, data, lambda group: _loss(small, group, rows), epochs, batch_size, rate, seed)
+    yield from optimized(small, data, lambda group: _loss(small, group, rows), schedule, checkpoint)
 
 
 @torch.inference_mode()

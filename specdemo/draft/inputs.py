@@ -5,7 +5,7 @@ import json
 import random
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def split(loaded: Any, answers: list[Path], held_out: int, seed: int) -> tuple[l
     import torch
 
     from specdemo.draft.answers import opening_of
-    from specdemo.draft.train import samples
+    from specdemo.draft.samples import samples
     from specdemo.engine.cache import CachedModel
 
     opening, _ = opening_of(loaded.tokenizer)
@@ -74,3 +74,16 @@ def provenance(answers: list[Path]) -> dict[str, str]:
         "answers_sha256": digest.hexdigest(),
         "command": shlex.join(["python", "-m", "specdemo", *sys.argv[1:]]),
     }
+
+
+def checkpoint(out: Path, schedule: Any, made: dict[str, str], **options: Any) -> Any:
+    """Where a run that makes `out` stands; one that was begun with other answers or options is refused."""
+    from specdemo.draft.optimize import Checkpoint
+
+    run = made | {name: str(value) for name, value in (asdict(schedule) | options).items()}
+    del run["command"]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return Checkpoint(out.with_suffix(".training"), run)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

@@ -224,6 +224,10 @@ class BenchTab:
                 offered = modes(self.settings, self.draft is not None)
                 mode = gr.CheckboxGroup(offered, value=[defaults.mode, "ngram"], label=text("mode"))
                 with gr.Row():
+                    pair = gr.Dropdown(
+                        [(PAIRS[name].title, name) for name in self.settings.pairs], value=defaults.pair,
+                        label=text("pair"),
+                    )  # fmt: skip
                     dtype = gr.CheckboxGroup(list(get_args(Dtype)), value=[defaults.dtype], label=text("dtype"))
                     quantization = gr.CheckboxGroup(
                         list(get_args(Precision)), value=[defaults.quantization], label=text("quantization")
@@ -239,10 +243,6 @@ class BenchTab:
                     )  # fmt: skip
                     repeats = gr.Slider(1, limits.max_bench_repeats, 1, step=1, label=text("bench_repeats"))
                     peers = gr.Checkbox(False, label=text("bench_peers"), info=text("bench_peers_info"))
-                    pair = gr.Dropdown(
-                        [(PAIRS[name].title, name) for name in self.settings.pairs], value=defaults.pair,
-                        label=text("pair"),
-                    )  # fmt: skip
             with gr.Column(scale=1, min_width=180):
                 run = gr.Button(text("run"), variant="primary", size="lg", elem_id="bench-run")
                 stop = gr.Button(text("stop"), variant="stop", size="lg", elem_id="bench-stop")

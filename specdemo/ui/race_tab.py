@@ -147,6 +147,7 @@ class RaceTab:
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
                 prompt = gr.Textbox(
+                    EXAMPLES[0],  # so that a first click on Run already shows a race
                     label=text("prompt"),
                     placeholder=text("prompt_placeholder"),
                     lines=3,

@@ -100,6 +100,14 @@ def shorten(page: Page) -> None:
 # --- a race ----------------------------------------------------------------------------------------------
 
 
+def test_the_first_click_of_a_visitor_already_shows_a_race(opened):
+    expect(prompt(opened)).to_have_value(EXAMPLES[0])
+    opened.locator("#run").click()
+    under_way(opened)
+    finished(opened)
+    expect(opened.locator(".verdict[data-kind=identical]")).to_be_visible()
+
+
 def test_a_race_from_the_prompt_to_the_saved_file(opened, tmp_path):
     expect(opened.locator("#save")).to_be_disabled()
     begin(opened, PROMPT)
