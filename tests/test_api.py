@@ -279,11 +279,12 @@ ASKED = {"prompts": ["Name two colours."], "modes": ["ngram"], "dtypes": ["fp32"
 
 def test_a_benchmark_returns_rows_averages_and_the_machine(client):
     found = client.predict(api_name="/benchmark", **ASKED)
-    assert found.keys() == {"rows", "averages", "machine"}
+    assert found.keys() == {"rows", "averages", "advice", "machine"}
     assert [(row["mode"], row["lossless"], row["tokens"]) for row in found["rows"]] == [
         ("plain", "identical", 8), ("ngram", "identical", 8),
     ]  # fmt: skip
     assert [entry["mode"] for entry in found["averages"]] == ["plain", "ngram"] and found["machine"]["processor"]
+    assert found["advice"][0].startswith("fp32: no verdict yet, measure more prompts. The best way so far, ngram")
 
 
 def test_a_benchmark_ends_when_whoever_asked_goes_away(client):

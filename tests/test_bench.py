@@ -128,7 +128,7 @@ def test_the_command_prints_json_last_and_writes_csv_and_markdown(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found.keys() == {"rows", "averages", "machine"}
+    assert found.keys() == {"rows", "averages", "advice", "machine"}
     assert [row["mode"] for row in found["rows"]] == ["plain", "ngram"]
     assert found["rows"][0].keys() >= {
         "prompt", "kind", "mode", "quantization", "dtype", "draft_length", "tokens", "latency_s", "ttft_s",

@@ -26,8 +26,8 @@ def test_p_is_a_part_of_a_distribution(text, context):
 def test_p_of_the_table_is_the_discounted_share_and_the_rest_goes_to_shorter_contexts():
     model = NgramModel(NgramTable.count(TEXTS, 2, 1, 9))
     byte = 1 / 255
-    # 1 2 was followed by 3, 4, 3, 3.
-    assert everything(model, (1, 2))[3] == pytest.approx((3 - DISCOUNT) / 4 * (1 + 2 * DISCOUNT / 4), abs=3 * byte)
+    # 1 2 was followed by 3 and 4 in one text, by 3 in the other.
+    assert everything(model, (1, 2))[3] == pytest.approx((2 - DISCOUNT) / 3 * (1 + 2 * DISCOUNT / 3), abs=3 * byte)
     assert everything(model, (9, 2)) == everything(model, (2,))
     assert everything(model, (9,)) == {}
 
@@ -54,6 +54,19 @@ def test_rare_followers_are_pruned_but_those_of_a_single_id_stay():
     assert [id for id, _ in table.levels[1].followers((1, 2))] == [3]
     assert {id for id, _ in table.levels[0].followers((2,))} == {3, 4}
     assert len(NgramTable.count([(list(range(50)) * 2, 0)], 1, 1, 1).levels[0].followers((7,))) == 1
+
+
+def test_a_text_that_goes_round_in_circles_counts_as_any_other():
+    circles, others = ([1, 2] * 40, 0), [([1, 3], 0), ([1, 3, 1, 3], 0)]
+    ((best, _), (other, _)) = NgramTable.count([circles, *others], 1, 1, 9).levels[0].followers((1,))
+    assert (best, other) == (3, 2)
+
+
+def test_of_followers_that_are_equally_frequent_the_lower_ids_are_kept():
+    texts = [([1, id], 0) for id in (9, 4, 7)]
+    assert [id for id, _ in NgramTable.count(texts, 2, 1, 1).levels[0].followers((1,))] == [4, 7, 9]
+    pairs = [([1, 2, id], 0) for id in (9, 4, 7)]
+    assert [id for id, _ in NgramTable.count(pairs, 2, 1, 1).levels[1].followers((1, 2))] == [4]
 
 
 def test_counting_begins_where_it_is_told():

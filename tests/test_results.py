@@ -157,6 +157,10 @@ def test_averages_compare_each_prompt_with_its_own_plain_answer():
     assert tree["speed_up"] == pytest.approx(math.sqrt(4 * 1)) and tree["lowest"] == 1
     assert tree["latency_s"] == 2.5 and tree["kept"] == [1.0] and tree["draft_share"] == pytest.approx(0.1)
     assert tree["identical"] == tree["prompts"] == 2
+    each = [r for r in rows() if r["mode"] == "tree" and r["draft_length"] == 8]
+    assert tree["step_cost"] * tree["speed_up"] == pytest.approx(
+        math.prod(r["tokens_per_step"] for r in each) ** (1 / len(each))
+    )
     low, high = tree["speed_up_interval"]
     assert 1 <= low < tree["speed_up"] < high <= 4
     peer = found["transformers generate", None]
@@ -192,7 +196,7 @@ def test_the_report_holds_every_row_and_a_bar_in_a_name_breaks_no_table():
     widths = {}
     for line in lines:
         widths.setdefault(line.replace("\\|", "").count("|"), []).append(line)
-    assert "a\\|b" in text and "25.09" in text and "processor: one" in text
+    assert "no verdict yet" in text and "a\\|b" in text and "25.09" in text and "processor: one" in text
     assert all(len(group) >= 3 for group in widths.values())
 
 

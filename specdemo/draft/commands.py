@@ -13,6 +13,7 @@ from specdemo.models.pairs import WEIGHTS
 app = typer.Typer(no_args_is_help=True, help="Make the embedded target's draft and n-gram table.")
 
 ANSWERS = Path("data/answers.jsonl")
+ORDER, LEAST, MOST = 3, 2, 6  # of the n-gram table: longest context, texts that must have a follower, followers kept
 SAID = 200  # steps between two lines of a training run
 Answers = Annotated[
     list[Path], typer.Argument(exists=True, dir_okay=False, help="Files of answers (.jsonl or .jsonl.gz).")
@@ -71,9 +72,9 @@ def states(answers: Answers) -> None:
 def ngram(
     answers: Answers,
     out: Annotated[Path, typer.Option(help="The table.")] = WEIGHTS / "embedded-ngram.safetensors",
-    order: Annotated[int, typer.Option(help="Ids of the longest context, at most 3.")] = 3,
-    least: Annotated[int, typer.Option(help="Times a follower of two ids or more must have been seen.")] = 3,
-    most: Annotated[int, typer.Option(help="Followers kept of a context of two ids or more.")] = 6,
+    order: Annotated[int, typer.Option(help="Ids of the longest context, at most 3.")] = ORDER,
+    least: Annotated[int, typer.Option(help="Answers that must have a follower of two ids or more.")] = LEAST,
+    most: Annotated[int, typer.Option(help="Followers kept of a context of two ids or more.")] = MOST,
 ) -> None:
     """Count the n-gram table over the answers."""
     from rich.progress import track
@@ -183,7 +184,7 @@ def curve(
     counted = [row[1:] for i, row in enumerate(rows) if i not in set(greedy)]
     for part in (0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1):
         own = counted[: int(part * len(counted))]
-        model = NgramModel(NgramTable.count(own, 3, 2, 6))
+        model = NgramModel(NgramTable.count(own, ORDER, LEAST, MOST))
         found = []
         for budget in budgets:
             tokens, steps = simulate(NgramDraft(model), judged, budget)

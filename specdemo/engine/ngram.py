@@ -86,22 +86,26 @@ class NgramTable:
     def count(texts: Iterable[tuple[Sequence[int], int]], order: int, least: int, most: int) -> NgramTable:
         """Count what follows contexts of up to `order` ids in texts, given as (ids, where counting begins).
 
-        Pruned: a follower of two ids or more must have been seen `least` times, and a context keeps at most `most`.
+        What one text repeats counts once: a text that goes round in circles would outweigh all others, and what
+        repeats in the running text is counted there. Pruned: a follower of two ids or more must be in `least` texts,
+        and a context keeps at most `most`.
         """
         counts: list[dict[tuple[int, ...], Counter[int]]] = [{} for _ in range(order)]
         for ids, start in texts:
-            for end in range(max(start, 1), len(ids)):
-                for n in range(1, min(order, end) + 1):
-                    counts[n - 1].setdefault(tuple(ids[end - n : end]), Counter())[ids[end]] += 1
+            ends = range(max(start, 1), len(ids))
+            for n in range(1, order + 1):
+                for context, id in {(tuple(ids[end - n : end]), ids[end]) for end in ends if end >= n}:
+                    counts[n - 1].setdefault(context, Counter())[id] += 1
         levels = []
         for n, found in enumerate(counts, 1):
             kept = {}
             for context, seen in found.items():
                 total = seen.total()
+                best = sorted(seen.items(), key=lambda follower: (-follower[1], follower[0]))
                 # A share that rounds to no byte is of no use.
                 followers = [
                     (id, share)
-                    for id, times in seen.most_common(most if n > 1 else 4 * most)
+                    for id, times in best[: most if n > 1 else 4 * most]
                     if (times >= least or n == 1) and (share := int(SCALE * (times - DISCOUNT) / total)) > 0
                 ]
                 if followers:

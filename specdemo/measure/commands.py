@@ -102,6 +102,7 @@ def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown:
     from rich.table import Table
 
     from specdemo.measure import report
+    from specdemo.measure.advisor import advice
 
     if csv:
         csv.write_text(report.csv(rows))
@@ -109,7 +110,8 @@ def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown:
         markdown.write_text(report.markdown(rows, machine, shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])))
     overall = report.averages(rows)
     if as_json:
-        print(json.dumps({"rows": report.results(rows), "averages": overall, "machine": machine}))
+        print(json.dumps({"rows": report.results(rows), "averages": overall, "advice": advice(overall),
+                          "machine": machine}))  # fmt: skip
         return
     for entries, title in ((overall, "Averages"), (report.averages(rows, by_kind=True), "By kind of prompt")):
         table = Table(*(("kind",) if "kind" in entries[0] else ()), *report.AVERAGES, title=title, box=None)
@@ -118,6 +120,8 @@ def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown:
             if not kind or entry["mode"] != PLAIN:
                 table.add_row(*kind, *report.average_line(entry))
         Console(width=None if sys.stdout.isatty() else 200).print(table)
+    for line in advice(overall):
+        print(line)
 
 
 def _prompts(name: str) -> list[Prompt]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specdemo.measure.advisor import advice
 from specdemo.measure.metrics import DEFINITIONS
 from specdemo.measure.results import PLAIN, Row, results
 
@@ -31,6 +32,7 @@ def averages(rows: Sequence[Row], by_kind: bool = False) -> list[dict[str, Any]]
     """One entry a setting (and kind of prompt), in the order in which they came.
 
     Repeats of a prompt count as their median. speed_up: geometric mean over prompts, with the bootstrap's 95% interval.
+    step_cost: time of a step over that of a plain one, geometric mean: tokens per step from which speculation pays.
     kept: share of an answer's steps that kept more than 0, 1, ... drafted tokens, mean over answers. identical:
     prompts whose answer is the plain one. margins: of the answers that are another, the target's top-2 logit gap where
     they part, largest first.
@@ -50,6 +52,8 @@ def _average(key: tuple[Any, ...], prompts: dict[Any, list[Row]]) -> dict[str, A
     ratios = [median(r["speed_up"] for r in own if r["speed_up"]) for own in prompts.values() if _raced(own)]
     entry["speed_up"] = geometric_mean(ratios) if ratios else None
     entry["speed_up_interval"] = _interval(ratios)
+    costs = [median(known) for own in prompts.values() if (known := [c for r in own if (c := _step_cost(r))])]
+    entry["step_cost"] = geometric_mean(costs) if costs else None
     entry["lowest"] = min(ratios, default=None)
     entry["identical"] = sum(all(r["lossless"] == "identical" for r in own) for own in prompts.values())
     apart = (r["margin"] for own in prompts.values() for r in own if r["margin"] is not None)
@@ -59,6 +63,11 @@ def _average(key: tuple[Any, ...], prompts: dict[Any, list[Row]]) -> dict[str, A
     depth = max(map(len, shares), default=0)
     entry["kept"] = [mean(own[d] if d < len(own) else 0.0 for own in shares) for d in range(depth)]
     return entry
+
+
+def _step_cost(row: Row) -> float | None:
+    """Time of a step in those of plain decoding: what tokens per step and speed-up leave no choice about."""
+    return row["tokens_per_step"] / row["speed_up"] if row["tokens_per_step"] and row["speed_up"] else None
 
 
 def _raced(rows: Sequence[Row]) -> bool:
@@ -94,6 +103,8 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
         "# Benchmark",
         f"`{command}`",
         ", ".join(f"{name}: {value}" for name, value in machine.items() if value is not None),
+        "## Does it pay?",
+        "\n".join(f"- {line}" for line in advice(overall)) or NONE,
         "## Averages",
         table(AVERAGES, [average_line(entry) for entry in overall]),
         "The article's averages on its own machine and pair (plain; draft, then score):",
@@ -112,12 +123,13 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
 
 
 NONE = "–"
-AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "acceptance",
-            "kept at 1, 2, 3", "drafting", "speed-up", "median", "lowest", "identical", "parted at",
+AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "step cost",
+            "acceptance", "kept at 1, 2, 3", "drafting", "speed-up", "median", "lowest", "identical", "parted at",
             "target MB", "draft MB", "caches MB")  # fmt: skip
 # What the columns say that are no figure of a single path; those are defined in metrics.py.
 COLUMNS = {
     "all but speed-up": "Means over prompts of each answer's figure: a row's columns do not divide into each other.",
+    "step cost": "Time of a step over that of a plain one: the tokens per step from which speculation pays.",
     "kept at 1, 2, 3": "Share of an answer's steps that kept a first, second, third drafted token.",
     "drafting": "Share of the answer's own clock that drafting took.",
     "speed-up": "Geometric mean over prompts of plain latency over this latency; in brackets a 95% interval by "
@@ -152,7 +164,7 @@ def average_line(entry: dict[str, Any]) -> list[str]:
         label(entry),
         *(_number(entry[name], digits) for name, digits in
           (("latency_s", 2), ("ttft_s", 2), ("decode_tokens_per_s", 1), ("score", 3), ("tokens_per_step", 2),
-           ("acceptance_rate", 2))),
+           ("step_cost", 2), ("acceptance_rate", 2))),
         ", ".join(_number(share, 2) for share in entry["kept"][:3]) or NONE,
         NONE if entry["draft_share"] is None else f"{entry['draft_share']:.0%}",
         ratio,

@@ -14,6 +14,7 @@ import gradio as gr
 import pandas as pd
 
 from specdemo.measure import report
+from specdemo.measure.advisor import advice
 from specdemo.measure.results import NO_SPLIT, PLAIN, Book, Row, results
 from specdemo.ui.texts import text
 
@@ -27,7 +28,9 @@ def written(book: Book, machine: dict[str, Any], prompts: str) -> Iterator[list[
     prompts: what the command that measures them again takes for its prompts.
     """
     rows, command = book.rows, book.plan.command(prompts)
-    whole = {"rows": results(rows), "averages": report.averages(rows), "machine": machine, "command": command}
+    overall = report.averages(rows)
+    whole = {"rows": results(rows), "averages": overall, "advice": advice(overall), "machine": machine,
+             "command": command}  # fmt: skip
     folder = Path(mkdtemp())
     try:
         (folder / FILES["csv"]).write_text(report.csv(rows))
@@ -42,6 +45,7 @@ def components() -> list[Any]:
     """Tables and plots, out of sight while they are empty, in the order of blank() and shown()."""
     article = [[name, *("–" if v is None else f"{v:,}" for v in values)] for name, values in report.ARTICLE.items()]
     with gr.Column(visible=False) as found:
+        verdict = gr.Textbox(label=text("bench_advice"), interactive=False, elem_id="bench-advice")
         averages = gr.Dataframe(headers=list(report.AVERAGES), label=text("bench_averages"), interactive=False,
                                 datatype="str", elem_id="bench-averages")  # fmt: skip
         with gr.Accordion(text("bench_columns"), open=False):
@@ -58,7 +62,7 @@ def components() -> list[Any]:
             ]  # fmt: skip
         with gr.Accordion(text("bench_rows"), open=False):
             rows = gr.Dataframe(headers=list(report.ROW), interactive=False, datatype="str", elem_id="bench-rows")
-    return [found, averages, *plots, rows]
+    return [found, verdict, averages, *plots, rows]
 
 
 COLORS = ["#0d9488", "#b45309", "#4f46e5", "#be123c", "#64748b", "#16a34a", "#a21caf", "#0369a1"]
@@ -68,7 +72,7 @@ PLOTS = {"speed_up": gr.ScatterPlot, "tokens_per_step": gr.ScatterPlot, "time": 
 
 def blank() -> list[Any]:
     """What is shown before anything was measured."""
-    return [gr.Column(visible=False), [], *(_frame([]) for _ in PLOTS), []]
+    return [gr.Column(visible=False), "", [], *(_frame([]) for _ in PLOTS), []]
 
 
 def shown(rows: Sequence[Row]) -> list[Any]:
@@ -86,6 +90,7 @@ def shown(rows: Sequence[Row]) -> list[Any]:
     }
     return [
         gr.Column(visible=True),
+        "\n".join(advice(overall)),
         [report.average_line(entry) for entry in overall],
         *(_redrawn(key, points[key], len(rows)) for key in PLOTS),
         [report.cells(row) for row in rows],

@@ -106,6 +106,7 @@ class BenchTab:
 
         Until then it tells how many answers are done. What is not given is what the page shows first.
         """
+        from specdemo.measure.advisor import advice
         from specdemo.measure.machine import machine
         from specdemo.measure.report import averages
 
@@ -125,7 +126,9 @@ class BenchTab:
                 yield {"done": len(book.rows), "of": plan.answers}
         except (RequestError, BenchError) as reason:
             raise gr.Error(str(reason), print_exception=False) from None
-        yield {"rows": results(book.rows), "averages": averages(book.rows), "machine": machine(device.pick())}
+        overall = averages(book.rows)
+        here = machine(device.pick())
+        yield {"rows": results(book.rows), "averages": overall, "advice": advice(overall), "machine": here}
 
     def _plan(self, chosen: str, file: str | None, **rest: Any) -> tuple[Plan, list[str]]:
         """The plan of the page's fields, and what is wrong with the lines of an uploaded file."""

@@ -128,6 +128,7 @@ EN = {
     "bench_too_many": "That is {answers} answers, at most {most} are measured here; take fewer prompts, modes "
     "or repeats.",
     "bench_too_long": "That is {tokens} tokens, at most {most} are measured here; take fewer answers or shorter ones.",
+    "bench_advice": "Does it pay?",
     "bench_averages": "Averages over prompts",
     "bench_columns": "What the columns mean",
     "bench_article": "The article's own figures (Gemma-2 9B and 2B on its GPU)",
