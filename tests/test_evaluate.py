@@ -26,4 +26,5 @@ def test_the_simulation_takes_the_steps_that_the_real_loop_takes(prompt, tokens,
     answer = [token.id for step in plain(CachedModel(TARGET), task, rng) for token in step.tokens]
     drafter = NgramDraft(NgramModel(NgramTable()))
     steps = list(speculative(CachedModel(TARGET), drafter, task, budget, rng))
-    assert simulate(drafter, [([*prompt, *answer], len(prompt))], budget) == (tokens, len(steps))
+    nodes = sum(len(step.nodes) for step in steps)
+    assert simulate(drafter, [([*prompt, *answer], len(prompt))], budget) == (tokens, len(steps), nodes)

@@ -170,8 +170,13 @@ def curve(
     nodes: Annotated[str, typer.Option(help="Node budgets, by comma.")] = "4,8,16",
     held_out: Annotated[int, typer.Option(help="Greedy answers that are not counted, to judge by.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the choice of held-out answers.")] = 1,
+    least: Annotated[int, typer.Option(help="As of `ngram`.")] = LEAST,
+    row_cost: Annotated[float, typer.Option(help="Of a further row, in target passes; measured on two cores.")] = 0.05,
 ) -> None:
-    """Print tokens per step of the n-gram trees against the answers that were counted; no model runs."""
+    """Print tokens per step of the n-gram trees, and per time of a target pass, against the answers that were counted.
+
+    No model runs.
+    """
     from specdemo.draft.evaluate import simulate
     from specdemo.engine.drafters import NgramDraft
     from specdemo.engine.ngram import NgramModel, NgramTable
@@ -184,11 +189,11 @@ def curve(
     counted = [row[1:] for i, row in enumerate(rows) if i not in set(greedy)]
     for part in (0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1):
         own = counted[: int(part * len(counted))]
-        model = NgramModel(NgramTable.count(own, ORDER, LEAST, MOST))
+        model = NgramModel(NgramTable.count(own, ORDER, least, MOST))
         found = []
         for budget in budgets:
-            tokens, steps = simulate(NgramDraft(model), judged, budget)
-            found.append(f"{budget} nodes {tokens / steps:.2f}")
+            tokens, steps, read = simulate(NgramDraft(model), judged, budget)
+            found.append(f"{budget} nodes {tokens / steps:.2f} ({tokens / (steps + row_cost * read):.2f})")
         print(f"{sum(len(ids) - start for ids, start in own):>9,} answer tokens:", ", ".join(found), flush=True)
 
 

@@ -8,14 +8,15 @@ from specdemo.engine.decode import NOTHING
 from specdemo.engine.drafters import Drafter
 
 
-def simulate(drafter: Drafter, rows: Sequence[tuple[Sequence[int], int]], budget: int) -> tuple[int, int]:
-    """(tokens, steps) of speculation over known greedy answers, given as (ids, where the answer begins)."""
-    tokens = steps = 0
+def simulate(drafter: Drafter, rows: Sequence[tuple[Sequence[int], int]], budget: int) -> tuple[int, int, int]:
+    """(tokens, steps, nodes) of speculation over known greedy answers, given as (ids, where the answer begins)."""
+    tokens = steps = nodes = 0
     for ids, start in rows:
         drafter.begin(ids[:start])
         at, steps = start + 1, steps + 1  # the first token after the prompt is the target's own
         while at < len(ids):
             draft = drafter.propose(ids[:at], min(budget, len(ids) - at - 1)) if len(ids) - at > 1 else NOTHING
+            nodes += len(draft.tokens)
             node = -1
             while at < len(ids):
                 wanted = [child for child in draft.children(node) if draft.tokens[child] == ids[at]]
@@ -25,4 +26,4 @@ def simulate(drafter: Drafter, rows: Sequence[tuple[Sequence[int], int]], budget
             at += 1  # the target's own token
             steps += 1
         tokens += len(ids) - start
-    return tokens, steps
+    return tokens, steps, nodes

@@ -27,6 +27,7 @@ from specdemo.engine.types import Origin
 # What the n-gram model's p weighs against the head's, by the ids that it matches in the text so far: the weights under
 # which held-out answers are most probable. From a longer match on it drafts without asking the head.
 NGRAM_WEIGHTS = (0.3, 0.25, 0.5)
+SURE = 0.35  # p of the n-gram model's best token from which the head, asked as well, would cost more than it changes
 MIXED_DEPTH = 1  # tokens that the head looks ahead beside an n-gram model, which knows for nothing what may come next
 WIDTH = 3  # nodes of one depth that it looks behind
 WORTH = 0.25  # least probability that a whole depth must have, to be worth a pass of the head
@@ -161,7 +162,7 @@ class HeadDraft:
         self.ngram.read(tokens)
         context = tuple(tokens[-self.ngram.longest :])
         known: Known = {}
-        if self.alone or self.ngram.matched(context) < len(NGRAM_WEIGHTS):
+        if self.alone or self._unsure(context):
             logits, trunk = self._follow(tokens), len(tokens) - 1
             known = self._look_ahead(context, logits, budget if self.alone else MIXED_DEPTH)
             self.head.keep(trunk)
@@ -174,6 +175,11 @@ class HeadDraft:
             return found
 
         return grow(context, expand, budget, self.floor)
+
+    def _unsure(self, context: tuple[int, ...]) -> bool:
+        """Whether the n-gram model knows so little of what comes next that the head is worth its pass."""
+        best = self.ngram.next(context, 1)
+        return self.ngram.matched(context) < len(NGRAM_WEIGHTS) and (not best or best[0][1] < SURE)
 
     def _follow(self, tokens: Sequence[int]) -> torch.Tensor:
         """Read what was committed since the last time; logits [1, R] for the token behind `tokens`."""
