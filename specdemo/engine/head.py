@@ -27,7 +27,7 @@ from specdemo.engine.types import Origin
 # What the n-gram model's p weighs against the head's, by the ids that it matches in the text so far: the weights under
 # which held-out answers are most probable. From a longer match on it drafts without asking the head.
 NGRAM_WEIGHTS = (0.3, 0.25, 0.5)
-SURE = 0.35  # p of the n-gram model's best token from which the head, asked as well, would cost more than it changes
+SURE = 0.5  # p of the n-gram model's best token from which the head, asked as well, would cost more than it changes
 MIXED_DEPTH = 1  # tokens that the head looks ahead beside an n-gram model, which knows for nothing what may come next
 WIDTH = 3  # nodes of one depth that it looks behind
 WORTH = 0.25  # least probability that a whole depth must have, to be worth a pass of the head
