@@ -119,7 +119,7 @@ def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown:
             kind = (entry["kind"],) if "kind" in entry else ()
             if not kind or entry["mode"] != PLAIN:
                 table.add_row(*kind, *report.average_line(entry))
-        Console(width=None if sys.stdout.isatty() else 200).print(table)
+        Console(width=None if sys.stdout.isatty() else 240).print(table)
     for line in advice(overall):
         print(line)
 
