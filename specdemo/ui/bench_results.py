@@ -45,7 +45,7 @@ def components() -> list[Any]:
     """Tables and plots, out of sight while they are empty, in the order of blank() and shown()."""
     article = [[name, *("–" if v is None else f"{v:,}" for v in values)] for name, values in report.ARTICLE.items()]
     with gr.Column(visible=False) as found:
-        verdict = gr.Textbox(label=text("bench_advice"), interactive=False, elem_id="bench-advice")
+        verdict = gr.Markdown(elem_id="bench-advice")  # of our own words only; a text field would cut it on a phone
         averages = gr.Dataframe(headers=list(report.AVERAGES), label=text("bench_averages"), interactive=False,
                                 datatype="str", elem_id="bench-averages")  # fmt: skip
         with gr.Accordion(text("bench_columns"), open=False):
@@ -90,7 +90,7 @@ def shown(rows: Sequence[Row]) -> list[Any]:
     }
     return [
         gr.Column(visible=True),
-        "\n".join(advice(overall)),
+        "\n\n".join((f"**{text('bench_advice')}**", *advice(overall))),
         [report.average_line(entry) for entry in overall],
         *(_redrawn(key, points[key], len(rows)) for key in PLOTS),
         [report.cells(row) for row in rows],
