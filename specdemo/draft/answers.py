@@ -139,3 +139,4 @@ def write_states(path: Path, model: PreTrainedModel, opening: Sequence[int]) -> 
                 file.write(cached.states[len(before) :].half().cpu().numpy().tobytes())
             whole = end
             yield done
+        file.truncate(whole)

@@ -97,10 +97,10 @@ def train(
         Path | None, typer.Option(help="Weights to go on from; a new head by default.", show_default=False)
     ] = None,
     vocabulary: Annotated[int, typer.Option(help="Ids that a new head can draft.")] = 4096,
-    epochs: Annotated[int, typer.Option(help="Times that all answers are read.")] = 4,
+    epochs: Annotated[int, typer.Option(help="Times that all answers are read.")] = 1,
     batch: Annotated[int, typer.Option(help="Sequences a batch.")] = 8,
     rate: Annotated[float, typer.Option(help="Learning rate at its highest.")] = 1e-3,
-    passes: Annotated[int, typer.Option(help="Positions drafted in training.")] = 3,
+    passes: Annotated[int, typer.Option(help="Positions drafted in training.")] = 2,
     held_out: Annotated[int, typer.Option(help="Sequences that are only looked at, to judge by.")] = 64,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
 ) -> None:
@@ -203,10 +203,11 @@ def distil(
     out: Annotated[Path, typer.Option(help="The layers' weights.")] = WEIGHTS / "embedded-draft.safetensors",
     layers: Annotated[str, typer.Option(help="Layers of the target to keep, by comma.")] = "0,1,2,29",
     vocabulary: Annotated[int, typer.Option(help="Ids whose probabilities are learnt.")] = 4096,
-    epochs: Annotated[int, typer.Option(help="Times that all answers are read.")] = 4,
+    epochs: Annotated[int, typer.Option(help="Times that all answers are read.")] = 1,
     batch: Annotated[int, typer.Option(help="Sequences a batch.")] = 8,
-    rate: Annotated[float, typer.Option(help="Learning rate at its highest.")] = 5e-4,
+    rate: Annotated[float, typer.Option(help="Learning rate at its highest.")] = 1e-3,
     held_out: Annotated[int, typer.Option(help="Sequences that are only looked at, to judge by.")] = 64,
+    every: Annotated[int, typer.Option(min=1, help="Train on every n-th answer only.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
 ) -> None:
     """Distil an ordinary draft model cut from the target, on the same answers; a killed run is gone on with."""
@@ -220,9 +221,10 @@ def distil(
     from specdemo.models import load as loading
 
     schedule, made = Schedule(epochs, batch, rate, seed), inputs.provenance(answers) | {"layers": layers}
-    checkpoint = inputs.checkpoint(out, schedule, made, vocabulary=vocabulary, held_out=held_out)
+    checkpoint = inputs.checkpoint(out, schedule, made, vocabulary=vocabulary, held_out=held_out, every=every)
     loaded = inputs.bare()
     data, judged = inputs.split(loaded, answers, held_out, seed)
+    data = data[::every]
     ids = most_used(answers, vocabulary)
     small: Any = embedded_draft.cut(loading.unpacked("embedded"), [int(i) for i in layers.split(",")])
     small.to(device.pick())

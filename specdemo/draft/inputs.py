@@ -59,7 +59,10 @@ def split(loaded: Any, answers: list[Path], held_out: int, seed: int) -> tuple[l
     with torch.inference_mode():
         cached.forward(opening)
     states = cached.states.half().clone()
-    data = [sample for path in answers for sample in samples(path, opening, states)]
+    try:
+        data = [sample for path in answers for sample in samples(path, opening, states)]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     random.Random(seed).shuffle(data)
     return data[held_out:], data[:held_out]
 

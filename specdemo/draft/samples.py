@@ -26,14 +26,22 @@ class Sample:
 
 
 def samples(path: Path, opening: Sequence[int], opening_states: torch.Tensor) -> list[Sample]:
-    """All rows of a file of answers with the states beside it, in memory (twice the hidden size in bytes an id)."""
-    width = opening_states.shape[-1]
-    states = np.memmap(path.with_suffix(".states"), dtype=np.float16, mode="c").reshape(-1, width)
+    """All rows of a file of answers with the states beside it, in memory (twice the hidden size in bytes an id).
+
+    Raises ValueError unless every row has its states and no other states are there: what is trained on is the file.
+    """
+    width, states_path = opening_states.shape[-1], path.with_suffix(".states")
+    rows = list(read(path))
+    due = 2 * width * sum(len(row.ids) - 1 for row in rows)
+    size = states_path.stat().st_size if states_path.exists() else 0
+    if not due or size != due:
+        raise ValueError(
+            f"{states_path} has {size:,} bytes of states in place of {due:,}; `draft states {path}` adds those missing"
+        )
+    states = np.memmap(states_path, dtype=np.float16, mode="c").reshape(-1, width)
     found, at = [], 0
-    for row in read(path):
+    for row in rows:
         count = len(row.ids) - 1
-        if at + count > len(states):
-            break  # the file of answers is still growing
         own = torch.from_numpy(states[at : at + count])
         at += count
         found.append(_sample(row, own, opening, opening_states))
