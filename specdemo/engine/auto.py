@@ -1,9 +1,13 @@
 """How much to draft, decided anew at every step from what passes cost and from what was accepted lately.
 
-The aim of a step is tokens per second: (1 + accepted) / (drafting + target pass). A tree's nodes come most probable
-first, so the best number of them is a maximum over the tree's beginnings. Nodes that were drawn are never cut after
-they were drawn: to drop one because of its own probability would change the distribution of the answer.
-Sources: Leviathan et al. 2023, section 3.3 (the ratio); Liu et al. 2024 (goodput), section 4.
+The aim is tokens per second of the whole answer. A step that has the choice therefore takes what is largest of
+tokens - rate * seconds, where rate is what the answer makes a second so far: a second is worth the tokens that it would
+bring elsewhere. (The largest tokens / seconds of each step by itself is something else: it spares seconds in steps that
+are good anyway.) A tree's nodes come most probable first, so the best number of them is a maximum over the tree's
+beginnings. Nodes that were drawn are never cut after they were drawn: to drop one because of its own probability would
+change the distribution of the answer.
+Sources: Leviathan et al. 2023, section 3.3 (tokens per second of a chain); Liu et al. 2024 (goodput), section 4;
+Dinkelbach 1967 (a ratio of sums is maximised by such differences).
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ from typing import Any
 
 from specdemo.engine.drafters import Draft, Drafter
 
-MEMORY = 0.9  # what is known counts this much beside what has just been seen
-DRIFT = 0.002  # towards the prior, at a step in which nothing was tried: who always failed is tried every tenth or so
+MEMORY = 0.97  # what is known counts this much beside what has just been seen
+WEIGHT = 10.0  # of what is presumed before anything was seen, in the measure of what is seen
+DRIFT = 0.0007  # towards the prior, at a step in which nothing was tried: who always failed is tried every tenth or so
 REST = 8  # steps until the dear drafter is tried again after it did not pay; doubled each time, up to LONGEST
 LONGEST = 64
 BANDS = (0.25, 0.6, 1.2)  # tokens that the free drafter promises: between these borders the dear one is judged apart
+LIKELY = 1.5  # times plain decoding's tokens a second, before anything was seen
 PLAIN = "plain decoding: what could be drafted here would cost more than it brings"
 
 
@@ -41,7 +47,7 @@ class Costs:
 class Ratio:
     """A running ratio of two sums that forget; `prior` is what it says before anything was seen."""
 
-    def __init__(self, prior: float, weight: float = 4.0) -> None:
+    def __init__(self, prior: float, weight: float = WEIGHT) -> None:
         self._upper, self._lower, self._prior = prior * weight, weight, prior
 
     def learn(self, upper: float, lower: float) -> None:
@@ -64,10 +70,10 @@ class Judgement:
         self.gain = Ratio(0.5)  # tokens a step that the dear one brings beyond what the free one promised
         self._idle, self._patience = 0, REST  # steps since the dear one was asked, and until it is asked again
 
-    def pays(self, with_it: float, without: float) -> bool:
-        """By tokens a second with the dear one and without; now and then it is asked all the same."""
+    def pays(self, price: float) -> bool:
+        """Whether it brings more tokens than its `price`; now and then it is asked all the same."""
         self._idle += 1
-        if with_it > without:
+        if self.gain.value > price:
             self._patience = REST
         elif self._idle < self._patience:
             return False
@@ -90,8 +96,9 @@ class AutoDraft:
         self._kept = Ratio(0.7)  # of drawn nodes, accepted / tested
         self._seconds = Ratio(0.0, 0.1)  # that the dear one takes for a proposal
         self._per_node = Ratio(0.0, 0.1)  # and for a node of it
+        self._made = Ratio(LIKELY / costs.step(0), WEIGHT * costs.step(0))  # tokens a second, of steps under these costs
         self._unread: tuple[int, ...] = ()  # the prompt, while the dear one has not read it
-        self._last: tuple[Drafter, Draft, float, int] | None = None
+        self._last: tuple[Drafter, Draft, float, float, int] | None = None
 
     @property
     def models(self) -> Sequence[Any]:
@@ -111,7 +118,7 @@ class AutoDraft:
 
     def propose(self, tokens: Sequence[int], budget: int) -> Draft:
         self._learn(len(tokens))
-        chosen, draft = self.free, self._cut(self.free, self.free.propose(tokens, budget))
+        chosen, draft, seconds = self.free, self._cut(self.free, self.free.propose(tokens, budget)), 0.0
         promised = self._expected(self.free, draft)
         if self.dear and self._pays(promised, len(draft.tokens)):
             if self._unread:
@@ -123,14 +130,15 @@ class AutoDraft:
             self._seconds.learn(seconds, 1.0)
             self._per_node.learn(seconds, len(draft.tokens) or 1)
             draft = self._cut(self.dear, draft)
-        self._last = chosen, draft, promised, len(tokens)
+        self._last = chosen, draft, promised, seconds, len(tokens)
         return draft if draft.tokens else Draft(note=draft.note or PLAIN)
 
     def _learn(self, length: int) -> None:
         """Compare the last proposal with what became of it: all that was committed but the target's own token."""
         if self._last is None:
             return
-        drafter, draft, promised, before = self._last
+        drafter, draft, promised, seconds, before = self._last
+        self._made.learn(length - before, seconds + self.costs.step(len(draft.tokens)))
         if not draft.tokens:  # cut to nothing: without forgetting, who failed for a while would never be tried again
             self._trust[id(drafter)].forget()
             return
@@ -140,12 +148,14 @@ class AutoDraft:
             self._judged[bisect(BANDS, promised)].gain.learn(accepted - promised, 1.0)
             self._kept.learn(accepted, min(accepted + 1, len(draft.tokens)))
 
+    def _rate(self) -> float:
+        """Tokens that a second brings: at least those of plain decoding."""
+        return max(self._made.value, 1 / self.costs.step(0))
+
     def _pays(self, promised: float, nodes: int) -> bool:
         """Whether the dear drafter is to be asked, behind a promise of the free one's `nodes`."""
-        judged = self._judged[bisect(BANDS, promised)]
-        free = (1 + promised) / self.costs.step(nodes)
-        after = (1 + promised + judged.gain.value) / (self._seconds.value + self.costs.step(nodes + 1))
-        return judged.pays(after, free)
+        seconds = self._seconds.value + self.costs.step(nodes + 1) - self.costs.step(nodes)
+        return self._judged[bisect(BANDS, promised)].pays(self._rate() * seconds)
 
     def _expected(self, drafter: Drafter, draft: Draft) -> float:
         return self._trust[id(drafter)].value * sum(draft.reach())
@@ -154,12 +164,12 @@ class AutoDraft:
         """The beginning of `draft` that is worth its rows in the target's pass."""
         if draft.probs is not None or not draft.tokens:
             return draft
-        trust, expected = self._trust[id(drafter)].value, 1.0
-        best, count = 1 / self.costs.step(0), 0
+        trust, rate, expected = self._trust[id(drafter)].value, self._rate(), 0.0
+        best, count = -rate * self.costs.step(0), 0
         for n, reach in enumerate(draft.reach(), 1):
             expected += min(trust * reach, 1.0)
-            if expected / self.costs.step(n) > best:
-                best, count = expected / self.costs.step(n), n
+            if expected - rate * self.costs.step(n) > best:
+                best, count = expected - rate * self.costs.step(n), n
         return draft.first(count)
 
     def _drawn(self, budget: int) -> int:
