@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FRAME_S = 0.1  # seconds of work between two looks at the outside world
 PATIENCE_S = 0.5  # seconds without a frame before the caller is told that there is none; long: a word costs work too
-SETTLE_S = 0.25  # seconds to wait for a frame to be drawn, at most
 LOOK_S, IDLE = 0.02, 0.7  # seconds a look, and the share of all processors that must be idle in it
 
 _worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
@@ -34,13 +33,13 @@ def pick() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn_here: bool) -> Iterator[list[T]]:
+def batches(start: Callable[[], Iterator[T]], cancelled: Event, settle_s: float) -> Iterator[list[T]]:
     """Run an iterator on the device's thread; yields what each frame of about FRAME_S produced, maybe nothing.
 
     The device rests while the caller handles a batch, so handling it cannot slow what is being measured. If the
     caller goes away or sets `cancelled`, the job ends after the item in progress and the iterator is closed on the
-    thread it ran on; nobody waits for it here. drawn_here: a browser on this machine draws each batch; wait until it
-    has.
+    thread it ran on; nobody waits for it here. settle_s: where a browser on this machine draws each batch, seconds to
+    wait for it before the next, at most; else 0.
     """
     iterator: Iterator[T] | None = None
     context = copy_context()  # ZeroGPU asks whose race it is; Gradio keeps that in a context variable
@@ -65,8 +64,7 @@ def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn_here: bool
     try:
         done = False
         while not done:
-            if drawn_here:
-                settle()
+            settle(settle_s)
             job = _worker.submit(context.run, advance)
             while wait([job], timeout=PATIENCE_S).not_done:
                 yield []
@@ -77,13 +75,13 @@ def batches(start: Callable[[], Iterator[T]], cancelled: Event, drawn_here: bool
         _worker.submit(context.run, close)
 
 
-def settle() -> None:
-    """Wait until the machine's processors have been idle for two looks in a row, at most SETTLE_S.
+def settle(most_s: float) -> None:
+    """Wait until the machine's processors have been idle for two looks in a row, at most `most_s` seconds.
 
     A browser on this machine draws a frame some ten milliseconds after it was sent. On a processor with few cores that
     work would be paid for by the path that runs next; this pause is on nobody's clock.
     """
-    deadline, calm = perf_counter() + SETTLE_S, 0
+    deadline, calm = perf_counter() + most_s, 0
     while calm < 2 and perf_counter() < deadline:
         before = psutil.cpu_times().idle
         sleep(LOOK_S)

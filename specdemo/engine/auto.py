@@ -96,7 +96,9 @@ class AutoDraft:
         self._kept = Ratio(0.7)  # of drawn nodes, accepted / tested
         self._seconds = Ratio(0.0, 0.1)  # that the dear one takes for a proposal
         self._per_node = Ratio(0.0, 0.1)  # and for a node of it
-        self._made = Ratio(LIKELY / costs.step(0), WEIGHT * costs.step(0))  # tokens a second, of steps under these costs
+        self._made = Ratio(
+            LIKELY / costs.step(0), WEIGHT * costs.step(0)
+        )  # tokens a second, of steps under these costs
         self._unread: tuple[int, ...] = ()  # the prompt, while the dear one has not read it
         self._last: tuple[Drafter, Draft, float, float, int] | None = None
 

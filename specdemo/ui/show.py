@@ -69,17 +69,17 @@ class Show:
         self._draft = draft
         self._play = play
 
-    def frames(self, drawn_here: bool = False) -> Iterator[list[Event]]:
+    def frames(self, settle_s: float = 0.0) -> Iterator[list[Event]]:
         """The events of the race, a list about ten times a second, often empty; the first at once.
 
-        drawn_here: a browser on this machine draws them. A failure is an "error" event at the end, in words for the
+        settle_s: as of device.batches. A failure is an "error" event at the end, in words for the
         visitor; nothing is raised.
         """
         yield [events.start(self._values.get("mode")), events.status(text("waiting"))]
         try:
             request = self.request()
             words = text("waiting")
-            for batch in device.batches(lambda: self._perform(request), self.cancelled, drawn_here):
+            for batch in device.batches(lambda: self._perform(request), self.cancelled, settle_s):
                 now = text("running") if self.run else self._warmup.words or text("loading")
                 news = [*batch, events.figures(self.run)] if self.run and batch else batch
                 if now != words:
