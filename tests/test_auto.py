@@ -1,12 +1,13 @@
 """Drafting as much as pays: the choice follows costs and experience, and never the outcome of a draw."""
 
+from itertools import count
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import model
 
-from specdemo.engine import auto as auto_module
 from specdemo.engine.auto import LIKELY, REST, AutoDraft, Costs
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import plain, speculative
@@ -38,11 +39,10 @@ class Fixed:
         return Draft.chain([5] * n, Origin.DRAFT, None, [self.p] * n)
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch):
+def auto(*args, **options):
     """Drafting takes half a second a look at the clock, so that tests do not depend on the machine."""
-    now = iter(range(10**6))
-    monkeypatch.setattr(auto_module, "perf_counter", lambda: next(now) / 2)
+    now = count()
+    return AutoDraft(*args, **options, clock=lambda: next(now) / 2)
 
 
 def simulated(drafter, accepts, steps=200):
@@ -60,9 +60,9 @@ def rng():
 
 
 def test_where_rows_cost_nothing_everything_is_proposed_and_where_they_cost_a_pass_nothing_is():
-    drafts = simulated(AutoDraft(Fixed(6, 0.6), None, FREE_ROWS), lambda _: 1, 5)
+    drafts = simulated(auto(Fixed(6, 0.6), None, FREE_ROWS), lambda _: 1, 5)
     assert all(len(draft.tokens) == 6 for draft in drafts)
-    drafts = simulated(AutoDraft(Fixed(6, 0.6), None, DEAR_ROWS), lambda _: 1, 5)
+    drafts = simulated(auto(Fixed(6, 0.6), None, DEAR_ROWS), lambda _: 1, 5)
     assert all(not draft.tokens and "plain" in draft.note for draft in drafts)
 
 
@@ -75,7 +75,7 @@ def test_the_number_of_nodes_is_the_best_of_all(p, rows):
     whole = Draft.chain([5] * len(p), Origin.DRAFT, None, p)
     free = Fixed(0, 0.0)
     free.propose = lambda tokens, budget: whole
-    chosen = AutoDraft(free, None, costs).propose([1, 2], 8)
+    chosen = auto(free, None, costs).propose([1, 2], 8)
 
     def gain(n):
         return sum(whole.reach()[:n]) - LIKELY / costs.step(0) * costs.step(n)
@@ -84,32 +84,32 @@ def test_the_number_of_nodes_is_the_best_of_all(p, rows):
 
 
 def test_a_drafter_that_promises_too_much_is_believed_less_and_less():
-    drafts = simulated(AutoDraft(Fixed(4, 0.9), None, COSTLY_ROWS), lambda _: 0)
+    drafts = simulated(auto(Fixed(4, 0.9), None, COSTLY_ROWS), lambda _: 0)
     assert len(drafts[0].tokens) == 4
     assert 0 < sum(bool(draft.tokens) for draft in drafts[-100:]) < 20
 
 
 def test_a_free_drafter_that_failed_for_long_is_tried_again_and_comes_back():
     """It was cut to nothing, learnt nothing from that, and stayed off for the rest of the answer."""
-    drafts = simulated(AutoDraft(Fixed(4, 0.9), None, COSTLY_ROWS), lambda step: 4 if step > 100 else 0, 300)
+    drafts = simulated(auto(Fixed(4, 0.9), None, COSTLY_ROWS), lambda step: 4 if step > 100 else 0, 300)
     assert all(draft.tokens for draft in drafts[200:])
 
 
 def test_a_dear_drafter_that_brings_nothing_is_asked_ever_more_rarely_but_asked():
     dear = Fixed(4, 0.9)
-    simulated(AutoDraft(Fixed(0, 0.0), dear, FREE_ROWS), lambda _: 0, 400)
+    simulated(auto(Fixed(0, 0.0), dear, FREE_ROWS), lambda _: 0, 400)
     assert 400 / 64 - 2 < dear.asked < 400 / REST
 
 
 def test_a_dear_drafter_that_brings_much_is_asked_at_every_step():
     dear = Fixed(6, 0.9)
-    simulated(AutoDraft(Fixed(0, 0.0), dear, FREE_ROWS), lambda _: 6, 100)
+    simulated(auto(Fixed(0, 0.0), dear, FREE_ROWS), lambda _: 6, 100)
     assert dear.asked == 100
 
 
 def test_it_comes_back_when_the_text_becomes_easy():
     dear = Fixed(6, 0.9)
-    drafts = simulated(AutoDraft(Fixed(0, 0.0), dear, FREE_ROWS), lambda step: 6 if step > 100 else 0, 300)
+    drafts = simulated(auto(Fixed(0, 0.0), dear, FREE_ROWS), lambda step: 6 if step > 100 else 0, 300)
     assert sum(bool(draft.tokens) for draft in drafts[:100]) < 30
     assert all(draft.tokens for draft in drafts[200:])
 
@@ -122,15 +122,15 @@ def test_what_was_drawn_is_never_cut():
             return Draft.chain([5, 6, 7], Origin.DRAFT, q, [0.01] * 3)
 
     for costs in (FREE_ROWS, Costs((1.0, 1.0, 9.0, 9.0))):
-        draft = AutoDraft(Fixed(0, 0.0), Drawing(3, 0.1), costs, draws=True).propose([1, 2], 8)
+        draft = auto(Fixed(0, 0.0), Drawing(3, 0.1), costs, draws=True).propose([1, 2], 8)
         assert draft.tokens == (5, 6, 7)
     with pytest.raises(AssertionError, match="drawn"):
         draft.first(1)
 
 
 def test_its_memory_is_that_of_both_drafters():
-    auto = AutoDraft(Fixed(1, 0.5), Fixed(1, 0.5), FREE_ROWS)
-    assert (auto.cache_bytes, auto.table_bytes) == (6, 7)
+    drafter = auto(Fixed(1, 0.5), Fixed(1, 0.5), FREE_ROWS)
+    assert (drafter.cache_bytes, drafter.table_bytes) == (6, 7)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.9)], ids=["greedy", "sampling"])
@@ -138,10 +138,10 @@ def test_its_memory_is_that_of_both_drafters():
 def test_with_real_models_it_is_lossless_and_its_cache_is_true(costs, sampling):
     target, draft, source = model(), CachedModel(model(seed=1)), rng()
     dear = ModelDraft(draft, 32, 32, sampling, source, STAGED, NgramModel(NgramTable()))
-    auto = AutoDraft(NgramDraft(NgramModel(NgramTable())), dear, costs, draws=not sampling.greedy)
+    drafter = auto(NgramDraft(NgramModel(NgramTable())), dear, costs, draws=not sampling.greedy)
     task = Task((3, 4, 5, 3, 4, 5, 3, 4), 40, sampling=sampling)
     cached, ids = CachedModel(target), list(task.prompt)
-    for step in speculative(cached, auto, task, 6, source):
+    for step in speculative(cached, drafter, task, 6, source):
         ids += [token.id for token in step.tokens]
         with torch.inference_mode():
             resumed = cached.forward(ids[-1:])[0]

@@ -105,9 +105,19 @@ def test_a_table_is_counted_over_answers_and_says_where_it_comes_from(tmp_path):
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 6, done.stderr
 
 
+def test_what_the_drafters_bring_is_simulated_over_the_targets_own_answers(tmp_path):
+    (tmp_path / "p.jsonl").write_text(json.dumps({"kind": "list", "prompt": "Name four fruits."}) + "\n")
+    done = specdemo("draft", "simulate", tmp_path / "p.jsonl", "--max-new-tokens", 16)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "tokens per step" in line]
+    assert [line.split(":")[0] for line in lines] == ["ngram", "chain", "tree", "auto"]
+    assert all("list 0." in line or "list 1." in line or "list 2." in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["simulate", "{broken}"], "line 1 is no object with kind, prompt"),
         (["ngram", "/nowhere.jsonl"], "does not exist"),
         (["ngram", "README.md"], "line 1 is not a row"),
         (["eval", "{broken}"], "line 1: it has no prompt"),

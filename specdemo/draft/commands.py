@@ -165,6 +165,46 @@ def eval(
 
 
 @app.command()
+def simulate(
+    prompts: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help=".jsonl with kind and prompt in each line.")
+    ],
+    max_new_tokens: options.Tokens = 96,
+    row_cost: Annotated[float, typer.Option(help="Of a further row, in target passes; measured on two cores.")] = 0.05,
+    head_cost: Annotated[float, typer.Option(help="Of a pass of the head, likewise.")] = 0.06,
+) -> None:
+    """Print what the drafters of the embedded pair bring at given costs: as `eval`, without the noise of a machine."""
+    from statistics import geometric_mean, mean
+
+    from rich.progress import track
+
+    from specdemo.draft.evaluate import PACED, Prices, paces
+    from specdemo.engine.types import Task
+    from specdemo.models.load import load
+    from specdemo.models.pairs import PAIRS
+    from specdemo.text import encode
+
+    loaded, asked = load(PAIRS["embedded"], "fp32"), inputs.prompts(prompts, "kind", "prompt")
+    kinds: dict[str, list[dict[Any, Any]]] = {}
+    for prompt in track(asked, "Answering"):
+        ids = tuple(encode(loaded.tokenizer, prompt["prompt"], chat=True))
+        task = Task(ids, max_new_tokens, eos=loaded.eos)
+        kinds.setdefault(prompt["kind"], []).append(paces(loaded, task, PACED, Prices(row_cost, head_cost)))
+    for mode in PACED:
+        found = [[paced[mode] for paced in answers] for answers in kinds.values()]
+        all_of = [pace for paced in found for pace in paced]
+        print(
+            f"{mode}: {mean(pace.tokens / pace.steps for pace in all_of):.2f} tokens per step, "
+            f"{geometric_mean(pace.tokens / pace.time for pace in all_of):.3f} per time of a target pass "
+            f"(lowest {min(pace.tokens / pace.time for pace in all_of):.2f}); by kind:",
+            ", ".join(
+                f"{kind} {geometric_mean(pace.tokens / pace.time for pace in paced):.2f}"
+                for kind, paced in zip(kinds, found, strict=True)
+            ),
+        )
+
+
+@app.command()
 def curve(
     answers: Answers,
     nodes: Annotated[str, typer.Option(help="Node budgets, by comma.")] = "4,8,16",

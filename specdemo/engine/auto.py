@@ -13,7 +13,7 @@ Dinkelbach 1967 (a ratio of sums is maximised by such differences).
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -87,10 +87,18 @@ class AutoDraft:
     """Chooses at every step between a drafter that costs next to nothing, one that runs a model, and neither.
 
     free: usually an n-gram model. dear: None where the pair has no draft. draws: the dear one samples its proposals.
+    clock: seconds, in the measure of `costs`.
     """
 
-    def __init__(self, free: Drafter, dear: Drafter | None, costs: Costs, draws: bool = False) -> None:
-        self.free, self.dear, self.costs, self.draws = free, dear, costs, draws
+    def __init__(
+        self,
+        free: Drafter,
+        dear: Drafter | None,
+        costs: Costs,
+        draws: bool = False,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.free, self.dear, self.costs, self.draws, self._clock = free, dear, costs, draws, clock
         self._trust = {id(drafter): Ratio(1.0) for drafter in (free, dear)}  # accepted / expected by the drafter itself
         self._judged = [Judgement() for _ in range(len(BANDS) + 1)]
         self._kept = Ratio(0.7)  # of drawn nodes, accepted / tested
@@ -126,9 +134,9 @@ class AutoDraft:
             if self._unread:
                 self.dear.begin(self._unread)  # a prompt is read once it is of use, not before the first token
                 self._unread = ()
-            began = perf_counter()
+            began = self._clock()
             chosen, draft = self.dear, self.dear.propose(tokens, self._drawn(budget) if self.draws else budget)
-            seconds = perf_counter() - began
+            seconds = self._clock() - began
             self._seconds.learn(seconds, 1.0)
             self._per_node.learn(seconds, len(draft.tokens) or 1)
             draft = self._cut(self.dear, draft)
