@@ -247,7 +247,7 @@ def distil(
     batch: Annotated[int, typer.Option(help="Sequences a batch.")] = 8,
     rate: Annotated[float, typer.Option(help="Learning rate at its highest.")] = 1e-3,
     held_out: Annotated[int, typer.Option(help="Sequences that are only looked at, to judge by.")] = 64,
-    every: Annotated[int, typer.Option(min=1, help="Train on every n-th answer only.")] = 2,
+    every: Annotated[int, typer.Option(min=1, help="Train on every n-th answer only.")] = 3,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
 ) -> None:
     """Distil an ordinary draft model cut from the target, on the same answers; a killed run is gone on with."""
