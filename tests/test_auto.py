@@ -42,7 +42,7 @@ class Fixed:
 def auto(*args, **options):
     """Drafting takes half a second a look at the clock, so that tests do not depend on the machine."""
     now = count()
-    return AutoDraft(*args, **options, clock=lambda: next(now) / 2)
+    return AutoDraft(*args, **{"clock": lambda: next(now) / 2} | options)
 
 
 def simulated(drafter, accepts, steps=200):
@@ -99,6 +99,13 @@ def test_a_dear_drafter_that_brings_nothing_is_asked_ever_more_rarely_but_asked(
     dear = Fixed(4, 0.9)
     simulated(auto(Fixed(0, 0.0), dear, FREE_ROWS), lambda _: 0, 400)
     assert 400 / 64 - 2 < dear.asked < 400 / REST
+
+
+def test_a_dear_drafter_whose_proposals_are_not_worth_their_rows_is_not_asked_for_more():
+    """Its proposals were cut to nothing, so it was never compared with anything and asked at every step."""
+    dear = Fixed(4, 0.3)
+    simulated(auto(Fixed(0, 0.0), dear, Costs((1.0, 1.32, 1.64, 1.96, 2.28)), clock=lambda: 0.0), lambda _: 0, 200)
+    assert 2 < dear.asked < 60
 
 
 def test_a_dear_drafter_that_brings_much_is_asked_at_every_step():

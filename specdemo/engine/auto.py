@@ -104,9 +104,7 @@ class AutoDraft:
         self._kept = Ratio(0.7)  # of drawn nodes, accepted / tested
         self._seconds = Ratio(0.0, 0.1)  # that the dear one takes for a proposal
         self._per_node = Ratio(0.0, 0.1)  # and for a node of it
-        self._made = Ratio(
-            LIKELY / costs.step(0), WEIGHT * costs.step(0)
-        )  # tokens a second, of steps under these costs
+        self._made = Ratio(LIKELY / costs.step(0), WEIGHT * costs.step(0))  # tokens a second of the answer so far
         self._unread: tuple[int, ...] = ()  # the prompt, while the dear one has not read it
         self._last: tuple[Drafter, Draft, float, float, int] | None = None
 
@@ -149,13 +147,14 @@ class AutoDraft:
             return
         drafter, draft, promised, seconds, before = self._last
         self._made.learn(length - before, seconds + self.costs.step(len(draft.tokens)))
+        accepted = max(length - before - 1, 0)
+        if drafter is self.dear:
+            self._judged[bisect(BANDS, promised)].gain.learn(accepted - promised, 1.0)
         if not draft.tokens:  # cut to nothing: without forgetting, who failed for a while would never be tried again
             self._trust[id(drafter)].forget()
             return
-        accepted = max(length - before - 1, 0)
         self._trust[id(drafter)].learn(accepted, sum(draft.reach()))
         if drafter is self.dear:
-            self._judged[bisect(BANDS, promised)].gain.learn(accepted - promised, 1.0)
             self._kept.learn(accepted, min(accepted + 1, len(draft.tokens)))
 
     def _rate(self) -> float:
