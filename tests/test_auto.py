@@ -101,11 +101,41 @@ def test_a_dear_drafter_that_brings_nothing_is_asked_ever_more_rarely_but_asked(
     assert 400 / 64 - 2 < dear.asked < 400 / REST
 
 
-def test_a_dear_drafter_whose_proposals_are_not_worth_their_rows_is_not_asked_for_more():
+def test_a_dear_drafter_whose_proposals_are_not_worth_their_rows_is_asked_ever_more_rarely():
     """Its proposals were cut to nothing, so it was never compared with anything and asked at every step."""
     dear = Fixed(4, 0.3)
-    simulated(auto(Fixed(0, 0.0), dear, Costs((1.0, 1.32, 1.64, 1.96, 2.28)), clock=lambda: 0.0), lambda _: 0, 200)
+    costs = Costs((1.0, 1.32, 1.64, 1.96, 2.28))
+    drafts = simulated(auto(Fixed(0, 0.0), dear, costs, clock=(n / 10 for n in count()).__next__), lambda _: 0, 200)
+    assert not any(draft.tokens for draft in drafts)
     assert 2 < dear.asked < 60
+
+
+def test_where_the_dear_drafters_proposal_is_cut_to_nothing_that_of_the_free_one_stands():
+    free, dear = Fixed(2, 0.9), Fixed(4, 0.1)
+    draft = auto(free, dear, COSTLY_ROWS, clock=lambda: 0.0).propose([1, 2, 3], 8)
+    assert (dear.asked, draft.confidence) == (1, (0.9, 0.9))
+
+
+def test_a_row_is_worth_what_the_answer_makes_of_one():
+    """0.12 tokens for a tenth of a pass: too few before anything is known and where answers run fast, else enough."""
+    free = Fixed(1, 0.12)
+    drafter, tokens = auto(free, None, Costs(tuple(1 + 0.1 * n for n in range(9)))), [1, 2, 3]
+
+    def proposed(accepted):
+        drafts = [drafter.propose(tokens, 8).tokens]
+        tokens.extend([5] * (len(drafts[0]) * accepted + 1))
+        return len(drafts[0])
+
+    assert proposed(0) == 0
+    for _ in range(30):
+        proposed(1)
+    assert proposed(1) == 1
+    free.length, free.p = 4, 0.9
+    for _ in range(100):
+        proposed(1)
+    free.length, free.p = 1, 0.12
+    drafter._trust[0][1]._upper = drafter._trust[0][1]._lower  # what it says is believed, whatever it said before
+    assert proposed(0) == 0
 
 
 def test_a_dear_drafter_that_brings_much_is_asked_at_every_step():

@@ -7,13 +7,13 @@ well-known mistakes; each must be caught.
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny import Table
 
-from specdemo.engine import auto as auto_module
 from specdemo.engine import draft_model as draft_model_module
 from specdemo.engine import verify as verify_module
 from specdemo.engine.auto import AutoDraft, Costs
@@ -186,15 +186,15 @@ def test_ngram_lookup_is_lossless(length):
 
 @pytest.mark.parametrize("draws", [True, False], ids=["drawn", "cut"])
 @pytest.mark.parametrize("rows", [1.0, 1.4], ids=["rows are free", "rows are dear"])
-def test_auto_is_lossless_however_it_chooses(monkeypatch, rows, draws):
+def test_auto_is_lossless_however_it_chooses(rows, draws):
     """What it chooses follows costs and what was accepted; its clock is a fixed one here."""
-    monkeypatch.setattr(auto_module, "perf_counter", iter(range(10**6)).__next__)
     job, costs = task(4, prompt=(0, 1, 0, 1, 0)), Costs((1.0, rows, rows, rows))
 
     def answer(script):
         target, free = Featured(3, 1), NgramDraft(NgramModel(NgramTable()))
         dear = ModelDraft(Table(3, 2), 3, 3, SAMPLING, script, CHAIN) if draws else head_draft(3)(target)
-        return ids(speculative(target, AutoDraft(free, dear, costs, draws), job, 2, script))
+        auto = AutoDraft(free, dear, costs, draws, clock=count().__next__)
+        return ids(speculative(target, auto, job, 2, script))
 
     assert distance(exact(answer), reference(3, job)) < 1e-12
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +27,7 @@ DRIFT = 0.0007  # towards the prior, at a step in which nothing was tried: who a
 REST = 8  # steps until the dear drafter is tried again after it did not pay; doubled each time, up to LONGEST
 LONGEST = 64
 BANDS = (0.25, 0.6, 1.2)  # tokens that the free drafter promises: between these borders the dear one is judged apart
+GAIN = 0.5  # tokens a step that the dear drafter brings with a row more, before anything was seen
 LIKELY = 1.5  # times plain decoding's tokens a second, before anything was seen
 PLAIN = "plain decoding: what could be drafted here would cost more than it brings"
 
@@ -66,14 +68,15 @@ class Ratio:
 class Judgement:
     """Whether the dear drafter pays where the free one promises about as much: by what it brought there lately."""
 
-    def __init__(self) -> None:
-        self.gain = Ratio(0.5)  # tokens a step that the dear one brings beyond what the free one promised
+    def __init__(self, gain: float) -> None:
+        self.gain = Ratio(gain)  # tokens a step beyond what the free one promised, less those that its rows are worth
+        self.seconds = Ratio(0.0, 0.1)  # that it takes for a proposal
         self._idle, self._patience = 0, REST  # steps since the dear one was asked, and until it is asked again
 
-    def pays(self, price: float) -> bool:
-        """Whether it brings more tokens than its `price`; now and then it is asked all the same."""
+    def pays(self, rate: float) -> bool:
+        """Whether it brings more tokens than its seconds are worth; now and then it is asked all the same."""
         self._idle += 1
-        if self.gain.value > price:
+        if self.gain.value > rate * self.seconds.value:
             self._patience = REST
         elif self._idle < self._patience:
             return False
@@ -81,6 +84,22 @@ class Judgement:
             self._patience = min(2 * self._patience, LONGEST)
         self._idle = 0
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A step's choice, until it is known what became of it.
+
+    free: what the free drafter proposed, and the tokens expected of it. length: tokens before the step.
+    judged: of the dear drafter, where it was asked; seconds: that it took.
+    """
+
+    drafter: Drafter
+    draft: Draft
+    free: tuple[Draft, float]
+    length: int
+    judged: Judgement | None = None
+    seconds: float = 0.0
 
 
 class AutoDraft:
@@ -99,14 +118,14 @@ class AutoDraft:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.free, self.dear, self.costs, self.draws, self._clock = free, dear, costs, draws, clock
-        self._trust = {id(drafter): Ratio(1.0) for drafter in (free, dear)}  # accepted / expected by the drafter itself
-        self._judged = [Judgement() for _ in range(len(BANDS) + 1)]
+        self._trust = [(drafter, Ratio(1.0)) for drafter in (free, dear)]  # accepted / expected by the drafter itself
+        row = (costs.step(1) - costs.step(0)) / costs.step(0)  # in target passes
+        self._judged = [Judgement(GAIN - LIKELY * row) for _ in range(len(BANDS) + 1)]
         self._kept = Ratio(0.7)  # of drawn nodes, accepted / tested
-        self._seconds = Ratio(0.0, 0.1)  # that the dear one takes for a proposal
-        self._per_node = Ratio(0.0, 0.1)  # and for a node of it
+        self._per_node = Ratio(0.0, 0.1)  # seconds that the dear one takes for a node
         self._made = Ratio(LIKELY / costs.step(0), WEIGHT * costs.step(0))  # tokens a second of the answer so far
         self._unread: tuple[int, ...] = ()  # the prompt, while the dear one has not read it
-        self._last: tuple[Drafter, Draft, float, float, int] | None = None
+        self._last: Tried | None = None
 
     @property
     def models(self) -> Sequence[Any]:
@@ -126,66 +145,73 @@ class AutoDraft:
 
     def propose(self, tokens: Sequence[int], budget: int) -> Draft:
         self._learn(len(tokens))
-        chosen, draft, seconds = self.free, self._cut(self.free, self.free.propose(tokens, budget)), 0.0
-        promised = self._expected(self.free, draft)
-        if self.dear and self._pays(promised, len(draft.tokens)):
-            if self._unread:
-                self.dear.begin(self._unread)  # a prompt is read once it is of use, not before the first token
-                self._unread = ()
-            began = self._clock()
-            chosen, draft = self.dear, self.dear.propose(tokens, self._drawn(budget) if self.draws else budget)
-            seconds = self._clock() - began
-            self._seconds.learn(seconds, 1.0)
-            self._per_node.learn(seconds, len(draft.tokens) or 1)
-            draft = self._cut(self.dear, draft)
-        self._last = chosen, draft, promised, seconds, len(tokens)
-        return draft if draft.tokens else Draft(note=draft.note or PLAIN)
+        free = self._cut(self.free, self.free.propose(tokens, budget))
+        tried, judged = Tried(self.free, free[0], free, len(tokens)), self._judged[bisect(BANDS, free[1])]
+        if self.dear and judged.pays(self._rate()):
+            dear, seconds = self._ask(self.dear, tokens, budget)
+            judged.seconds.learn(seconds, 1.0)
+            tried = replace(tried, judged=judged, seconds=seconds)
+            if dear.tokens:
+                tried = replace(tried, drafter=self.dear, draft=dear)
+        self._last = tried
+        return tried.draft if tried.draft.tokens else Draft(note=tried.draft.note or PLAIN)
+
+    def _ask(self, dear: Drafter, tokens: Sequence[int], budget: int) -> tuple[Draft, float]:
+        """What the dear drafter proposes, cut, and the seconds that it took."""
+        if self._unread:
+            dear.begin(self._unread)  # a prompt is read once it is of use, not before the first token
+            self._unread = ()
+        began = self._clock()
+        draft = dear.propose(tokens, self._drawn(budget) if self.draws else budget)
+        seconds = self._clock() - began
+        self._per_node.learn(seconds, len(draft.tokens) or 1)
+        return self._cut(dear, draft)[0], seconds
 
     def _learn(self, length: int) -> None:
-        """Compare the last proposal with what became of it: all that was committed but the target's own token."""
-        if self._last is None:
+        """Compare the last proposal with what became of it: all that was committed but the target's own token.
+
+        A near-tie that was decided again lies between two proposals unseen; its token counts, its pass does not.
+        """
+        tried = self._last
+        if tried is None:
             return
-        drafter, draft, promised, seconds, before = self._last
-        self._made.learn(length - before, seconds + self.costs.step(len(draft.tokens)))
-        accepted = max(length - before - 1, 0)
-        if drafter is self.dear:
-            self._judged[bisect(BANDS, promised)].gain.learn(accepted - promised, 1.0)
-        if not draft.tokens:  # cut to nothing: without forgetting, who failed for a while would never be tried again
-            self._trust[id(drafter)].forget()
-            return
-        self._trust[id(drafter)].learn(accepted, sum(draft.reach()))
-        if drafter is self.dear:
-            self._kept.learn(accepted, min(accepted + 1, len(draft.tokens)))
+        nodes, accepted = len(tried.draft.tokens), max(length - tried.length - 1, 0)
+        self._made.learn(length - tried.length, tried.seconds + self.costs.step(nodes))
+        if tried.judged:
+            instead, promised = tried.free
+            rows = self.costs.step(nodes) - self.costs.step(len(instead.tokens))
+            gain = accepted - promised - self._rate() * rows if tried.drafter is self.dear else 0.0
+            tried.judged.gain.learn(gain, 1.0)
+        for drafter, trust in self._trust:
+            if drafter is tried.drafter and nodes:
+                trust.learn(accepted, sum(tried.draft.reach()))
+            else:  # not tried, or cut to nothing: who failed for a while must not be out for good
+                trust.forget()
+        if tried.drafter is self.dear and nodes:
+            self._kept.learn(accepted, min(accepted + 1, nodes))
 
     def _rate(self) -> float:
         """Tokens that a second brings: at least those of plain decoding."""
         return max(self._made.value, 1 / self.costs.step(0))
 
-    def _pays(self, promised: float, nodes: int) -> bool:
-        """Whether the dear drafter is to be asked, behind a promise of the free one's `nodes`."""
-        seconds = self._seconds.value + self.costs.step(nodes + 1) - self.costs.step(nodes)
-        return self._judged[bisect(BANDS, promised)].pays(self._rate() * seconds)
+    def _cut(self, drafter: Drafter, draft: Draft) -> tuple[Draft, float]:
+        """The beginning of `draft` that is worth its rows in the target's pass, and how many tokens are expected of it.
 
-    def _expected(self, drafter: Drafter, draft: Draft) -> float:
-        return self._trust[id(drafter)].value * sum(draft.reach())
-
-    def _cut(self, drafter: Drafter, draft: Draft) -> Draft:
-        """The beginning of `draft` that is worth its rows in the target's pass."""
-        if draft.probs is not None or not draft.tokens:
-            return draft
-        trust, rate, expected = self._trust[id(drafter)].value, self._rate(), 0.0
-        best, count = -rate * self.costs.step(0), 0
-        for n, reach in enumerate(draft.reach(), 1):
-            expected += min(trust * reach, 1.0)
-            if expected - rate * self.costs.step(n) > best:
-                best, count = expected - rate * self.costs.step(n), n
-        return draft.first(count)
+        A drawn one stays whole.
+        """
+        trust = next(trust for known, trust in self._trust if known is drafter).value
+        expected = [0.0, *accumulate(min(trust * reach, 1.0) for reach in draft.reach())]
+        if draft.probs is not None:
+            return draft, expected[-1]
+        rate = self._rate()
+        count = max(range(len(expected)), key=lambda n: expected[n] - rate * self.costs.step(n))
+        return (draft.first(count) if draft.tokens else draft), expected[count]
 
     def _drawn(self, budget: int) -> int:
         """How many nodes to draw: the best number for a chain whose tokens are accepted as they were lately."""
-        kept, each = min(self._kept.value, 0.99), self._per_node.value
+        kept, each, rate = min(self._kept.value, 0.99), self._per_node.value, self._rate()
 
-        def rate(n: int) -> float:
-            return (1 - kept ** (n + 1)) / (1 - kept) / (n * each + self.costs.step(n))
+        def worth(n: int) -> float:
+            return (1 - kept ** (n + 1)) / (1 - kept) - rate * (n * each + self.costs.step(n))
 
-        return max(range(1, budget + 1), key=rate)
+        return max(range(1, budget + 1), key=worth)
