@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from threading import Event
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 import psutil
@@ -62,20 +62,22 @@ def batches(start: Callable[[], Iterator[T]], cancelled: Event, settle_s: float)
             iterator.close()  # type: ignore[attr-defined]
 
     try:
-        done = False
+        done, drawn = False, False
         while not done:
-            settle(settle_s)
+            if drawn:
+                settle(settle_s, cancelled)
             job = _worker.submit(context.run, advance)
             while wait([job], timeout=PATIENCE_S).not_done:
                 yield []
             items, done = job.result()
             yield items
+            drawn = True
     finally:
         cancelled.set()
         _worker.submit(context.run, close)
 
 
-def settle(most_s: float) -> None:
+def settle(most_s: float, cancelled: Event) -> None:
     """Wait until the machine's processors have been idle for two looks in a row, at most `most_s` seconds.
 
     A browser on this machine draws a frame some ten milliseconds after it was sent. On a processor with few cores that
@@ -84,7 +86,8 @@ def settle(most_s: float) -> None:
     deadline, calm = perf_counter() + most_s, 0
     while calm < 2 and perf_counter() < deadline:
         before = psutil.cpu_times().idle
-        sleep(LOOK_S)
+        if cancelled.wait(LOOK_S):
+            return
         idle = psutil.cpu_times().idle - before
         calm = calm + 1 if idle >= IDLE * LOOK_S * (psutil.cpu_count() or 1) else 0
 

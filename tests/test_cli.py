@@ -1,6 +1,7 @@
 """The command line, as a process."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,13 +112,17 @@ def test_what_the_drafters_bring_is_simulated_over_the_targets_own_answers(tmp_p
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if "tokens per step" in line]
     assert [line.split(":")[0] for line in lines] == ["ngram", "chain", "tree", "auto"]
-    assert all("list 0." in line or "list 1." in line or "list 2." in line for line in lines)
+    assert all(re.search(r"by kind: list \d+\.\d\d$", line) for line in lines)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["simulate", "{broken}"], "line 1 is no object with kind, prompt"),
+        (["simulate", "{empty}"], "is empty"),
+        (["simulate", "{prompts}", "--max-new-tokens", "0"], "--max-new-tokens"),
+        (["simulate", "{prompts}", "--max-new-tokens", "9000"], "shorten one of them"),
+        (["simulate", "{prompts}", "--row-cost", "-1"], "--row-cost"),
         (["ngram", "/nowhere.jsonl"], "does not exist"),
         (["ngram", "README.md"], "line 1 is not a row"),
         (["eval", "{broken}"], "line 1: it has no prompt"),
@@ -127,9 +132,10 @@ def test_what_the_drafters_bring_is_simulated_over_the_targets_own_answers(tmp_p
     ],
 )
 def test_bad_input_to_the_draft_commands_is_refused_with_its_reason(arguments, message, tmp_path):
-    (tmp_path / "p.jsonl").write_text(json.dumps({"id": "a", "kind": "b", "prompt": "c"}) + "\n")
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"id": "a", "kind": "b", "prompt": "c"}) + "\n")
     (tmp_path / "broken.jsonl").write_text('{"text": 1}\n')
-    files = {"prompts": tmp_path / "p.jsonl", "broken": tmp_path / "broken.jsonl"}
+    (tmp_path / "empty.jsonl").touch()
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("prompts", "broken", "empty")}
     done = specdemo("draft", *(str(argument).format(**files) for argument in arguments))
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert message in " ".join(done.stderr.replace("\u2502", " ").split())

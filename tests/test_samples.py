@@ -56,5 +56,5 @@ def test_answers_without_exactly_their_states_are_refused_until_these_are_added(
 
 
 def test_answers_that_have_no_states_at_all_are_refused(answers):
-    with pytest.raises(ValueError, match="0 bytes of states"):
+    with pytest.raises(ValueError, match="has 0 bytes in place of"):
         samples(answers, OPENING, torch.zeros(3, 8).half())

@@ -19,6 +19,8 @@ Answers = Annotated[
     list[Path], typer.Argument(exists=True, dir_okay=False, help="Files of answers (.jsonl or .jsonl.gz).")
 ]
 
+RowCost = Annotated[float, typer.Option(min=0, help="Of a further row, in target passes; measured on two cores.")]
+
 
 @app.command()
 def data(
@@ -84,7 +86,8 @@ def ngram(
     rows = inputs.rows(answers)
     table = NgramTable.count(((row.ids, row.message) for row in track(rows, "Counting")), order, least, most)
     out.parent.mkdir(parents=True, exist_ok=True)
-    table.write(out, inputs.provenance(answers) | {"tokens": str(sum(len(row.ids) - row.message for row in rows))})
+    tokens = sum(len(row.ids) - row.message for row in rows)
+    table.write(out, inputs.provenance(answers, order=order, least=least, most=most, tokens=tokens))
     sizes = [len(level.keys) for level in table.levels]
     print(f"{out}: {out.stat().st_size / 1e6:.2f} MB, contexts by length: {sizes}")
 
@@ -112,10 +115,11 @@ def train(
     from specdemo.draft.optimize import Schedule
     from specdemo.engine.head import read_head, write_head
 
-    schedule, made = Schedule(epochs, batch, rate, seed), inputs.provenance(answers)
-    checkpoint = inputs.checkpoint(
-        out, schedule, made, start=start, vocabulary=vocabulary, passes=passes, held_out=held_out
-    )
+    made = inputs.provenance(
+        answers, start=start, vocabulary=vocabulary, epochs=epochs, batch=batch, rate=rate, passes=passes,
+        held_out=held_out, seed=seed,
+    )  # fmt: skip
+    schedule, checkpoint = Schedule(epochs, batch, rate, seed), inputs.checkpoint(out, made)
     loaded = inputs.bare()
     data, judged = inputs.split(loaded, answers, held_out, seed)
     head = (
@@ -169,9 +173,9 @@ def simulate(
     prompts: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help=".jsonl with kind and prompt in each line.")
     ],
-    max_new_tokens: options.Tokens = 96,
-    row_cost: Annotated[float, typer.Option(help="Of a further row, in target passes; measured on two cores.")] = 0.05,
-    head_cost: Annotated[float, typer.Option(help="Of a pass of the head, likewise.")] = 0.06,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer, at most.")] = 96,
+    row_cost: RowCost = 0.05,
+    head_cost: Annotated[float, typer.Option(min=0, help="Of a pass of the head, likewise.")] = 0.06,
 ) -> None:
     """Print what the drafters of the embedded pair bring at given costs: as `eval`, without the noise of a machine."""
     from statistics import geometric_mean, mean
@@ -179,28 +183,19 @@ def simulate(
     from rich.progress import track
 
     from specdemo.draft.evaluate import PACED, Prices, paces
-    from specdemo.engine.types import Task
-    from specdemo.models.load import load
-    from specdemo.models.pairs import PAIRS
-    from specdemo.text import encode
 
-    loaded, asked = load(PAIRS["embedded"], "fp32"), inputs.prompts(prompts, "kind", "prompt")
-    kinds: dict[str, list[dict[Any, Any]]] = {}
-    for prompt in track(asked, "Answering"):
-        ids = tuple(encode(loaded.tokenizer, prompt["prompt"], chat=True))
-        task = Task(ids, max_new_tokens, eos=loaded.eos)
-        kinds.setdefault(prompt["kind"], []).append(paces(loaded, task, PACED, Prices(row_cost, head_cost)))
+    asked, prices, loaded = inputs.prompts(prompts, "kind", "prompt"), Prices(row_cost, head_cost), inputs.pair()
+    tasks = [(prompt["kind"], inputs.task(loaded, prompt["prompt"], max_new_tokens)) for prompt in asked]
+    found = [(kind, paces(loaded, task, PACED, prices)) for kind, task in track(tasks, "Answering")]
     for mode in PACED:
-        found = [[paced[mode] for paced in answers] for answers in kinds.values()]
-        all_of = [pace for paced in found for pace in paced]
+        kinds: dict[str, list[float]] = {}
+        for kind, paced in found:
+            kinds.setdefault(kind, []).append(paced[mode].tokens / paced[mode].time)
+        speeds = [speed for own in kinds.values() for speed in own]
         print(
-            f"{mode}: {mean(pace.tokens / pace.steps for pace in all_of):.2f} tokens per step, "
-            f"{geometric_mean(pace.tokens / pace.time for pace in all_of):.3f} per time of a target pass "
-            f"(lowest {min(pace.tokens / pace.time for pace in all_of):.2f}); by kind:",
-            ", ".join(
-                f"{kind} {geometric_mean(pace.tokens / pace.time for pace in paced):.2f}"
-                for kind, paced in zip(kinds, found, strict=True)
-            ),
+            f"{mode}: {mean(paced[mode].tokens / paced[mode].steps for _, paced in found):.2f} tokens per step, "
+            f"{geometric_mean(speeds):.3f} per time of a target pass (lowest {min(speeds):.2f}); by kind:",
+            ", ".join(f"{kind} {geometric_mean(own):.2f}" for kind, own in kinds.items()),
         )
 
 
@@ -211,7 +206,7 @@ def curve(
     held_out: Annotated[int, typer.Option(help="Greedy answers that are not counted, to judge by.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the choice of held-out answers.")] = 1,
     least: Annotated[int, typer.Option(help="As of `ngram`.")] = LEAST,
-    row_cost: Annotated[float, typer.Option(help="Of a further row, in target passes; measured on two cores.")] = 0.05,
+    row_cost: RowCost = 0.05,
 ) -> None:
     """Print tokens per step of the n-gram trees, and per time of a target pass, against the answers that were counted.
 
@@ -232,7 +227,10 @@ def curve(
         model = NgramModel(NgramTable.count(own, ORDER, least, MOST))
         found = []
         for budget in budgets:
-            tokens, steps, read = simulate(NgramDraft(model), judged, budget)
+            drafter, ends = NgramDraft(model), [(ids, start, len(ids) - start) for ids, start in judged]
+            taken = [simulate(drafter, ids, start, budget, most) for ids, start, most in ends]
+            tokens = sum(most for _, _, most in ends)
+            steps, read = (sum(part) for part in zip(*taken, strict=True))
             found.append(f"{budget} nodes {tokens / steps:.2f} ({tokens / (steps + row_cost * read):.2f})")
         print(f"{sum(len(ids) - start for ids, start in own):>9,} answer tokens:", ", ".join(found), flush=True)
 
@@ -260,8 +258,11 @@ def distil(
     from specdemo.models import embedded_draft
     from specdemo.models import load as loading
 
-    schedule, made = Schedule(epochs, batch, rate, seed), inputs.provenance(answers) | {"layers": layers}
-    checkpoint = inputs.checkpoint(out, schedule, made, vocabulary=vocabulary, held_out=held_out, every=every)
+    made = inputs.provenance(
+        answers, layers=layers, vocabulary=vocabulary, epochs=epochs, batch=batch, rate=rate, held_out=held_out,
+        every=every, seed=seed,
+    )  # fmt: skip
+    schedule, checkpoint = Schedule(epochs, batch, rate, seed), inputs.checkpoint(out, made)
     loaded = inputs.bare()
     data, judged = inputs.split(loaded, answers, held_out, seed)
     data = data[::every]

@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import nn
 
 from specdemo.config import LENGTHS, Mode
 from specdemo.engine.auto import AutoDraft, Costs
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import NOTHING, plain
-from specdemo.engine.drafters import Drafter, NgramDraft
-from specdemo.engine.head import HeadDraft
-from specdemo.engine.ngram import NgramModel
+from specdemo.engine.drafters import Drafter
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.types import Task
 from specdemo.models.load import Loaded
+from specdemo.modes import DRAFTERS
 
 PACED: tuple[Mode, ...] = ("ngram", "chain", "tree", "auto")  # what the embedded pair drafts without a draft model
 
 
-def simulate(drafter: Drafter, rows: Sequence[tuple[Sequence[int], int]], budget: int) -> tuple[int, int, int]:
-    """(tokens, steps, nodes) of speculation over known greedy answers, given as (ids, where the answer begins)."""
-    tokens = steps = nodes = 0
-    for ids, start in rows:
-        drafter.begin(ids[:start])
-        at, steps = start + 1, steps + 1  # the first token after the prompt is the target's own
+def simulate(drafter: Drafter, ids: Sequence[int], start: int, budget: int, most: int) -> tuple[int, int]:
+    """(steps, nodes) of speculation over a known greedy answer, ids[start:], that might have had `most` tokens."""
+    drafter.begin(ids[:start])
+    at, steps, nodes = start + 1, 1, 0  # the first token after the prompt is the target's own
+    while at < len(ids):
+        room = min(budget, start + most - at - 1)
+        draft = drafter.propose(ids[:at], room) if room > 0 else NOTHING
+        nodes += len(draft.tokens)
+        node = -1
         while at < len(ids):
-            draft = drafter.propose(ids[:at], min(budget, len(ids) - at - 1)) if len(ids) - at > 1 else NOTHING
-            nodes += len(draft.tokens)
-            node = -1
-            while at < len(ids):
-                wanted = [child for child in draft.children(node) if draft.tokens[child] == ids[at]]
-                if not wanted:
-                    break
-                node, at = wanted[0], at + 1
-            at += 1  # the target's own token
-            steps += 1
-        tokens += len(ids) - start
-    return tokens, steps, nodes
+            wanted = [child for child in draft.children(node) if draft.tokens[child] == ids[at]]
+            if not wanted:
+                break
+            node, at = wanted[0], at + 1
+        at += 1  # the target's own token
+        steps += 1
+    return steps, nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,47 +62,52 @@ class Pace:
     time: float
 
 
-class Priced(CachedModel):
-    """A head whose passes are paid for on a clock of their own."""
-
-    def __init__(self, head: Any, price: float) -> None:
-        super().__init__(head, keep_states=True)
-        self.price, self.paid = price, 0.0
-
-    def forward(self, *args: Any, **options: Any) -> torch.Tensor:
-        self.paid += self.price
-        return super().forward(*args, **options)
-
-
+@torch.inference_mode()
 def paces(loaded: Loaded, task: Task, modes: Sequence[Mode], prices: Prices) -> dict[Mode, Pace]:
     """Let the target answer plainly, then every mode of PACED draft for that answer.
 
     Drafters see the very states of the target that they would see in a race.
     """
-    target = CachedModel(loaded.target)
-    drafters = {mode: _drafter(loaded, target, mode, prices) for mode in modes}
-    answer = plain(target, task, Randomness(task.seed, target.device))
-    ids = [*task.prompt, *(token.id for step in answer for token in step.tokens)]
-    return dict(_paces(drafters, ids, len(task.prompt), prices))
+    target, rng, found = CachedModel(loaded.target), Randomness(task.seed, loaded.target.device), {}
+    assert loaded.head is not None, "the embedded pair has one"
+    with metered(loaded.head, prices.head) as clock:
+        drafters = {mode: _drafter(loaded, target, mode, task, rng, prices, clock) for mode in modes}
+        answer = [token.id for step in plain(target, task, rng) for token in step.tokens]
+        ids, start = [*task.prompt, *answer], len(task.prompt)
+        for mode, drafter in drafters.items():
+            began = clock()
+            steps, nodes = simulate(drafter, ids, start, LENGTHS[mode], task.max_new_tokens)
+            found[mode] = Pace(len(answer), steps, steps + prices.row * nodes + clock() - began)
+    return found
 
 
-@torch.inference_mode()
-def _paces(
-    drafters: dict[Mode, tuple[Drafter, Priced]], ids: Sequence[int], start: int, prices: Prices
-) -> Iterator[tuple[Mode, Pace]]:
-    for mode, (drafter, head) in drafters.items():
-        tokens, steps, nodes = simulate(drafter, [(ids, start)], LENGTHS[mode])
-        yield mode, Pace(tokens, steps, steps + prices.row * nodes + head.paid)
+@contextmanager
+def metered(head: nn.Module, price: float) -> Iterator[Callable[[], float]]:
+    """A clock that only passes of `head` move, each by `price`."""
+    paid = 0.0
+
+    def pay(*_: object) -> None:
+        nonlocal paid
+        paid += price
+
+    hook = head.register_forward_hook(pay)
+    try:
+        yield lambda: paid
+    finally:
+        hook.remove()
 
 
-def _drafter(loaded: Loaded, target: CachedModel, mode: Mode, prices: Prices) -> tuple[Drafter, Priced]:
-    head = Priced(loaded.head, prices.head)
-    ngram = NgramModel(loaded.ngram)
-    if mode == "ngram":
-        return NgramDraft(ngram), head
-    if mode == "chain":
-        return HeadDraft(head, target, ngram, alone=True, branches=1), head
-    tree = HeadDraft(head, target, ngram)
-    if mode == "tree":
-        return tree, head
-    return AutoDraft(NgramDraft(NgramModel(loaded.ngram)), tree, prices.costs, clock=lambda: head.paid), head
+def _drafter(
+    loaded: Loaded,
+    target: CachedModel,
+    mode: Mode,
+    task: Task,
+    rng: Randomness,
+    prices: Prices,
+    clock: Callable[[], float],
+) -> Drafter:
+    """As a race builds it; but auto's clock and costs are the simulation's."""
+    if mode != "auto":
+        return DRAFTERS[mode](loaded, target, task, rng)
+    free, dear = (DRAFTERS[own](loaded, target, task, rng) for own in ("ngram", "tree"))
+    return AutoDraft(free, dear, prices.costs, clock=clock)

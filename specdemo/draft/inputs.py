@@ -5,7 +5,7 @@ import json
 import random
 import shlex
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -31,17 +31,38 @@ def prompts(path: Path, *keys: str) -> list[dict[str, str]]:
             found.append({key: str(json.loads(line)[key]) for key in keys})
         except (ValueError, KeyError, TypeError) as error:
             raise typer.BadParameter(f"{path}, line {number} is no object with {', '.join(keys)}: {error!r}") from error
+    if not found:
+        raise typer.BadParameter(f"{path} is empty; give an object with {', '.join(keys)} in each line")
     return found
+
+
+def task(loaded: Any, prompt: str, max_new_tokens: int) -> Any:
+    """A greedy answer to be given. Refused where it does not fit into the context."""
+    from specdemo.engine.types import Task
+    from specdemo.text import encode
+
+    ids, context = tuple(encode(loaded.tokenizer, prompt, chat=True)), loaded.target.config.max_position_embeddings
+    if len(ids) + max_new_tokens > context:
+        raise typer.BadParameter(
+            f"{prompt[:40]!r} has {len(ids)} tokens; with {max_new_tokens} new ones that is more than the {context} of "
+            "the model's context: shorten one of them"
+        )
+    return Task(ids, max_new_tokens, eos=loaded.eos)
 
 
 def bare() -> Any:
     """The embedded target in float32, without what is made here."""
+    return pair(draft=None, ngram=None, head=None)
+
+
+def pair(**without: Any) -> Any:
+    """The embedded pair in float32, `without` some of its parts."""
     from specdemo.models.load import load
     from specdemo.models.pairs import PAIRS
     from specdemo.request import RequestError
 
     try:
-        return load(replace(PAIRS["embedded"], draft=None, ngram=None, head=None), "fp32")
+        return load(replace(PAIRS["embedded"], **without), "fp32")
     except RequestError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -67,8 +88,8 @@ def split(loaded: Any, answers: list[Path], held_out: int, seed: int) -> tuple[l
     return data[held_out:], data[:held_out]
 
 
-def provenance(answers: list[Path]) -> dict[str, str]:
-    """What a file of weights says about where it comes from."""
+def provenance(answers: list[Path], **options: Any) -> dict[str, str]:
+    """What a file of weights says about where it comes from. options: of its command, given or by default."""
     digest = sha256()
     for path in answers:
         digest.update(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
@@ -76,17 +97,15 @@ def provenance(answers: list[Path]) -> dict[str, str]:
         "license": "Apache-2.0; derived from SmolLM2-135M-Instruct (Apache-2.0)",
         "answers_sha256": digest.hexdigest(),
         "command": shlex.join(["python", "-m", "specdemo", *sys.argv[1:]]),
-    }
+    } | {name: str(value) for name, value in options.items()}
 
 
-def checkpoint(out: Path, schedule: Any, made: dict[str, str], **options: Any) -> Any:
+def checkpoint(out: Path, made: dict[str, str]) -> Any:
     """Where a run that makes `out` stands; one that was begun with other answers or options is refused."""
     from specdemo.draft.optimize import Checkpoint
 
-    run = made | {name: str(value) for name, value in (asdict(schedule) | options).items()}
-    del run["command"]
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return Checkpoint(out.with_suffix(".training"), run)
+        return Checkpoint(out.with_suffix(".training"), {name: made[name] for name in made if name != "command"})
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

@@ -34,10 +34,10 @@ def samples(path: Path, opening: Sequence[int], opening_states: torch.Tensor) ->
     rows = list(read(path))
     due = 2 * width * sum(len(row.ids) - 1 for row in rows)
     size = states_path.stat().st_size if states_path.exists() else 0
-    if not due or size != due:
-        raise ValueError(
-            f"{states_path} has {size:,} bytes of states in place of {due:,}; `draft states {path}` adds those missing"
-        )
+    if not rows:
+        raise ValueError(f"{path} holds no answer")
+    if size != due:
+        raise ValueError(f"{states_path} has {size:,} bytes in place of {due:,}; `draft states {path}` puts that right")
     states = np.memmap(states_path, dtype=np.float16, mode="c").reshape(-1, width)
     found, at = [], 0
     for row in rows:

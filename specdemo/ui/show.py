@@ -72,8 +72,8 @@ class Show:
     def frames(self, settle_s: float = 0.0) -> Iterator[list[Event]]:
         """The events of the race, a list about ten times a second, often empty; the first at once.
 
-        settle_s: as of device.batches. A failure is an "error" event at the end, in words for the
-        visitor; nothing is raised.
+        settle_s: as of device.batches. A failure is an "error" event at the end, in words for the visitor; nothing is
+        raised.
         """
         yield [events.start(self._values.get("mode")), events.status(text("waiting"))]
         try:
