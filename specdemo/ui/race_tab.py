@@ -21,7 +21,7 @@ from specdemo.ui.visitor import is_local
 from specdemo.ui.warmup import Warmup
 
 CHARTS_EVERY_S = 0.5
-SETTLE_S = 0.25  # seconds that a browser here may take to draw a frame, before the race goes on
+SETTLE_S = 1.0  # seconds that a browser here may take to draw a frame, before the race goes on
 DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}  # one race at a time; the others queue
 
 
