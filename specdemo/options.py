@@ -31,7 +31,7 @@ Stop = Annotated[
     list[str] | None,
     typer.Option(help="Text that ends the answer; may be given several times.", show_default=False),
 ]
-Exact = Annotated[bool, typer.Option("--exact", help="Decide near-ties of a long pass again alone.")]
+Exact = Annotated[bool, typer.Option("--exact", help="Decide near-ties again, as plain decoding does.")]
 Seed = Annotated[int, typer.Option(help="Of the sampling.")]
 DraftLength = Annotated[
     int | None,

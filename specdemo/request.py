@@ -17,8 +17,7 @@ class RaceRequest(BaseModel):
     where they own the machine.
 
     quantization: of the weights of what `quantize` names; double_quantization: of NF4's scales too.
-    stop: texts that end an answer, the first of them to appear. exact: decide near-ties of a long pass again in a pass
-    of their own.
+    stop: texts that end an answer, the first of them to appear. exact: decide near-ties again, as plain decoding does.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True)

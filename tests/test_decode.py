@@ -301,30 +301,3 @@ def test_the_earliest_stop_ends_both_paths_inside_a_block_too(stops, length):
     end = next((i for i in range(1, 25) if stop(unstopped[:i], i) is not None), None)
     assert answer(ours) == unstopped[:end]
     assert ours[-1].finish is theirs[-1].finish is (Finish.STOP if end else Finish.LENGTH)
-
-
-def test_a_near_tie_of_a_long_pass_is_decided_again_alone():
-    class Rounding(Table):
-        """Two best logits that swap with the number of rows of a pass, as kernels' rounding can swap a near-tie."""
-
-        def forward(self, tokens, parents=None, keep_logits=None):
-            logits = super().forward(tokens, parents, keep_logits)
-            best = logits.topk(2, dim=-1)
-            if len(tokens) > 1 and len(self) > 4:
-                near = best.values[:, 0] - best.values[:, 1] < 0.05
-                rows = near.nonzero()[:, 0]
-                logits[rows, best.indices[rows, 1]] = best.values[rows, 0] + 0.01
-            return logits
-
-    def run(recheck):
-        task = Task((0, 1, 0, 1), 40, recheck=recheck)
-        helper = ModelDraft(Table(4, 1), 4, 4, GREEDY, rng())
-        return list(speculative(Rounding(4, 1), helper, task, 3, rng()))
-
-    expected = answer(plain(Rounding(4, 1), Task((0, 1, 0, 1), 40), rng()))
-    assert answer(run(0.0)) != expected
-    steps = run(0.1)
-    assert answer(steps) == expected
-    assert any("near-tie" in (step.note or "") for step in steps)
-    assert all(step.tokens or step.nodes for step in steps), "a step that decided nothing is told from a prefill"
-    check_books(steps, Task((0, 1, 0, 1), 40))

@@ -34,7 +34,10 @@ PLAIN = "plain decoding: what could be drafted here would cost more than it brin
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Own-clock seconds on one machine: verify[n] is a target pass over the last committed token and n drafted ones."""
+    """Own-clock seconds on one machine: verify[n] is a target pass over the last committed token and n drafted ones.
+
+    More nodes than were measured cost as much more as those that were did on average.
+    """
 
     verify: tuple[float, ...]
 
@@ -43,7 +46,10 @@ class Costs:
             raise ValueError("costs need the seconds of at least one target pass, all above 0")
 
     def step(self, nodes: int) -> float:
-        return self.verify[min(nodes, len(self.verify) - 1)]
+        most = len(self.verify) - 1
+        if nodes <= most:
+            return self.verify[nodes]
+        return self.verify[most] + (nodes - most) * (self.verify[most] - self.verify[0]) / max(most, 1)
 
 
 class Ratio:

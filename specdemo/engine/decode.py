@@ -50,40 +50,48 @@ def speculative(
 
     Source: Leviathan et al. 2023, section 2.3; Chen et al. 2023, algorithm 2. The first step verifies nothing: it
     commits the target's token after the prompt, so that both paths reach their first token after the same work,
-    apart from what the drafter needs to read the prompt.
+    apart from what the drafter needs to read the prompt. With task.recheck, what is decided from passes other than
+    plain decoding's own and is nearly a tie is decided again from plain decoding's own passes, see `_alone`.
     """
     if task.max_new_tokens == 0:
         return
     watch = Stopwatch(target.device)
     ids = list(task.prompt)
+    strict = task.recheck > 0 and task.sampling.greedy
     # 1. Prefill of every model involved.
     logits = yield from prefill(target, task, watch)
     drafter.begin(task.prompt)
     watch.lap("draft")
     draft = NOTHING
+    own = len(target)  # positions whose keys and values came from passes such as plain decoding makes
     while True:
         # 2. Accept and commit.
         decided = penalised(logits, ids, [(), *draft.paths()], task.sampling.repetition_penalty)
         verdict, start = verify(draft, decided, task.sampling, rng), len(ids) - 1
-        if draft.tokens and task.recheck and task.sampling.greedy:
+        if strict and own < len(target):
             verdict = certain(verdict, decided, task.recheck)
+            if verdict.token is None and not draft.tokens:
+                draft = AGAIN  # a pass in vain is told from a part of the prefill by its note
         step = _commit(draft, verdict, logits, decided, ids, task)
         # 3. Keep the accepted path and roll the rest back: the cache holds all tokens but the last.
         target.keep(start, [0, *(i + 1 for i in verdict.path)][: len(ids) - 1 - start])
         yield watch.stamped(step, target.cache_bytes + drafter.cache_bytes)
         if step.finish:
             return
-        # 4. Draft. One place is left for the target's own token.
         watch.start()
+        if verdict.token is None:
+            logits = yield from _alone(target, ids, own, drafter.cache_bytes, watch)
+            draft, own = AGAIN, len(target)
+            continue
+        # 4. Draft. One place is left for the target's own token.
         left = task.max_new_tokens - (len(ids) - len(task.prompt))
         room = min(draft_length, left - 1, target.context - len(ids))
-        if verdict.token is None:
-            draft = AGAIN
-        else:
-            draft = drafter.propose(ids, room) if room > 0 else NOTHING
+        draft = drafter.propose(ids, room) if room > 0 else NOTHING
         watch.lap("draft")
         # 5. Target pass over the last token and the draft.
+        alike = not draft.tokens and own == len(target)
         logits = target.forward([ids[-1], *draft.tokens], draft.rows if draft.tokens else None)
+        own = len(target) if alike else own
         watch.lap("verify")
 
 
@@ -97,6 +105,25 @@ def prefill(target: CachedModel, task: Task, watch: "Stopwatch") -> Generator[St
         if len(target) == len(task.prompt):
             return logits
         yield watch.stamped(Step(()), target.cache_bytes)
+        watch.start()
+
+
+def _alone(
+    target: CachedModel, ids: Sequence[int], own: int, drafter_bytes: int, watch: "Stopwatch"
+) -> Generator[Step, None, torch.Tensor]:
+    """Read `ids` behind the first `own` positions again, one token a pass, as plain decoding did; logits [1, V].
+
+    A kernel for several rows rounds otherwise than the one for a single row, and what it rounded lives on in the keys
+    and values that later tokens read. So the last pass alone is not enough: all passes since the cache was last plain
+    decoding's own are made again. Yields an empty step for each pass but the last.
+    """
+    target.keep(own)
+    while True:
+        logits = target.forward([ids[len(target)]])
+        watch.lap("verify")
+        if len(target) == len(ids):
+            return logits
+        yield watch.stamped(Step((), note=RECHECKED), target.cache_bytes + drafter_bytes)
         watch.start()
 
 

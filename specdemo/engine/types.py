@@ -36,7 +36,7 @@ class Finish(StrEnum):
     FAILED = "failed"  # the path broke; the step's note says how
 
 
-RECHECKED = "a near-tie, decided again in a pass of its own"  # the note of such a step
+RECHECKED = "a near-tie, decided again from passes over one token"  # the note of each such step
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ class Task:
 
     prompt: token ids, at least one. eos: ids that end the answer. seed: of this path's own random source.
     stop: told the answer's ids and how many of them are new; returns after how many ids it is over, None if it is not.
-    recheck: a greedy decision of a pass over several tokens whose margin is below this (logits) is taken again in a
-    pass over one, as plain decoding takes it: both kernels round differently. 0 is off.
+    recheck: a greedy decision whose margin is below this (logits) is taken again from plain decoding's own passes where
+    it came from others: a kernel for several tokens rounds differently from that for one. 0 is off.
     Raises ValueError for an empty prompt or a negative number of tokens.
     """
 

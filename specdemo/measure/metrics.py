@@ -54,7 +54,7 @@ class Tally:
         self.verify_s += step.verify_s
         self.cache_bytes = step.cache_bytes
         self.finish = step.finish or self.finish
-        if not step.tokens and not step.nodes:  # part of a prefill
+        if not step.tokens and not step.nodes and step.note != RECHECKED:  # part of a prefill
             return
         if self.ttft_s is None:
             self.ttft_s = self.latency_s
