@@ -83,6 +83,23 @@ def test_a_penalty_a_stop_string_and_exactness_hold_for_both_paths_and_are_recor
     assert run.trace.settings["repetition_penalty"] == 1.1
 
 
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+def test_exactness_makes_bf16_equal_to_plain_decoding(quantization):
+    rechecked = 0
+    for prompt in (
+        "Generative models like GPT-3 can create ",
+        "Write an HTML page with a heading, a paragraph and a list of three links.",
+        "Name eight fruits and one fact about each.",
+    ):
+        asked = request(prompt, dtype="bf16", quantization=quantization, quantize="both", exact=True)
+        run = Run(asked, load_for(asked), Event())
+        for _ in run:
+            pass
+        assert run.result()["lossless"]["verdict"] == "identical", prompt
+        rechecked += run.result()["speculative"]["rechecked"]
+    assert rechecked > 0
+
+
 def test_draft_then_score_returns_the_drafts_text_and_calls_it_lossy(draft):
     asked = request("Name the days of the week.", mode="draft-then-score", draft=draft)
     run = Run(asked, load_for(asked), Event())
