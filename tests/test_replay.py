@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
+from specdemo import run as run_module
 from specdemo import shipped
 from specdemo.config import Defaults, Settings
 from specdemo.measure.recording import Recording, side_by_side
@@ -71,6 +72,22 @@ requests = st.builds(
     draft_length=st.integers(1, 6),
     chat_template=st.just(False),
 )
+
+
+def test_passes_made_again_are_told_and_survive_a_trace(loaded, tmp_path, monkeypatch):
+    monkeypatch.setitem(run_module.NEAR_TIE, "fp32", 1e9)
+    asked = RaceRequest(
+        prompt="w1 w2 w1 w2", mode="chain", dtype="fp32", exact=True, max_new_tokens=12, chat_template=False
+    )
+    run = Run(asked, loaded, Event())
+    *_, last = told_live(run)[2]
+    again = run.tallies["speculative"].rechecked
+    assert again > 0 and f"Passes made again for near-ties: {again}." in last["text"]
+    write(run.trace, tmp_path / "race.json")
+    recording = Recording(read(tmp_path / "race.json"))
+    for name, step in recording.trace.steps:
+        recording.take(name, step)
+    assert recording.tallies == run.tallies
 
 
 @given(request=requests, stop_after=st.none() | st.integers(1, 12))

@@ -147,13 +147,17 @@ def _summary(recording: Recording) -> str:
         return text("speculative_failed")
     if ratio is None:
         return text("stopped")
-    per_step = recording.tallies["speculative"].tokens_per_step
+    theirs = recording.tallies["speculative"]
+    per_step = theirs.tokens_per_step
     stopped = text("stopped") + " " if any(tally.finish is None for tally in recording.tallies.values()) else ""
     if recording.trace.settings["mode"] == SCORE:
         return f"{stopped}The draft's own text took 1/{ratio:.2f} of the time of the target's."
+    again = f" Passes made again for near-ties: {theirs.rechecked}." if theirs.rechecked else ""
     if ratio >= 1:
-        return f"{stopped}Speculative decoding was {ratio:.2f} times as fast here, {per_step:.2f} tokens per step."
-    return (
-        f"{stopped}Speculative decoding was slower here ({ratio:.2f}×): {per_step:.2f} tokens per step do not pay for "
-        "what drafting and the longer target passes cost."
-    )
+        said = f"Speculative decoding was {ratio:.2f} times as fast here, {per_step:.2f} tokens per step."
+    else:
+        said = (
+            f"Speculative decoding was slower here ({ratio:.2f}×): {per_step:.2f} tokens per step do not pay for what "
+            "drafting and the longer target passes cost."
+        )
+    return stopped + said + again
