@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from test_decode import check_books
 from tiny import CONFIGS, model
 
+from specdemo.draft.train import new_head
 from specdemo.engine import decode
 from specdemo.engine.auto import AutoDraft, Costs
 from specdemo.engine.cache import CachedModel
@@ -48,8 +50,6 @@ def drafter(kind, target):
     if kind == "ngram":
         return ngram
     if kind == "head":
-        from specdemo.draft.train import new_head
-
         head = CachedModel(new_head(target.model, list(range(32))), keep_states=True)
         return HeadDraft(head, target, NgramModel(NgramTable()), floor=0.001)
     growth = {"chain": CHAIN, "staged": STAGED}.get(kind, TREE)
@@ -83,6 +83,8 @@ def test_near_ties_are_decided_as_plain_decoding_decides_them(kind):
     steps = [run(kind, prompt, NEAR) for prompt in PROMPTS]
     assert [ids(each) for each in steps] == expected
     assert any(step.note == RECHECKED for each in steps for step in each)
+    for prompt, each in zip(PROMPTS, steps, strict=True):
+        check_books(each, Task(prompt, 40))
     kept = [step for each in steps for step in each if any(node.outcome is Outcome.ACCEPTED for node in step.nodes)]
     assert kept, "what is certain is still speculated"
 
@@ -111,7 +113,5 @@ def test_passes_made_again_are_counted_and_told_from_a_prefill():
 
 
 def test_sampling_knows_no_near_ties():
-    warm = Sampling(temperature=1.0)
-    assert run("tree", PROMPTS[0], ALWAYS, sampling=warm) and not any(
-        step.note == RECHECKED for step in run("tree", PROMPTS[0], ALWAYS, sampling=warm)
-    )
+    steps = run("tree", PROMPTS[0], ALWAYS, sampling=Sampling(temperature=1.0))
+    assert steps and all(step.note != RECHECKED for step in steps)

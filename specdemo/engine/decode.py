@@ -79,16 +79,17 @@ def speculative(
         if step.finish:
             return
         watch.start()
+        # 4. Decide a near-tie again.
         if verdict.token is None:
             logits = yield from _alone(target, ids, own, drafter.cache_bytes, watch)
             draft, own = AGAIN, len(target)
             continue
-        # 4. Draft. One place is left for the target's own token.
+        # 5. Draft. One place is left for the target's own token.
         left = task.max_new_tokens - (len(ids) - len(task.prompt))
         room = min(draft_length, left - 1, target.context - len(ids))
         draft = drafter.propose(ids, room) if room > 0 else NOTHING
         watch.lap("draft")
-        # 5. Target pass over the last token and the draft.
+        # 6. Target pass over the last token and the draft.
         alike = not draft.tokens and own == len(target)
         logits = target.forward([ids[-1], *draft.tokens], draft.rows if draft.tokens else None)
         own = len(target) if alike else own

@@ -59,12 +59,12 @@ def costs(loaded: Loaded) -> Costs:
 
 
 @torch.inference_mode()
-def measure(loaded: Loaded, rounds: int = ROUNDS) -> tuple[Costs, bool]:
+def measure(loaded: Loaded) -> tuple[Costs, bool]:
     """Seconds of passes over 1, 2 ... max(ROWS) tokens, and whether the machine had little else to do meanwhile."""
     target = CachedModel(loaded.target)
     length = min(CONTEXT, target.context - max(ROWS))
     target.forward([0] * length, keep_logits=1)
-    seconds = np.zeros((rounds, len(ROWS)))
+    seconds = np.zeros((ROUNDS, len(ROWS)))
     for taken in seconds:
         for i, n in enumerate(ROWS):
             synchronize(target.device)

@@ -62,7 +62,7 @@ EN = {
     "stop_strings": "Stop at",
     "stop_strings_info": "one text a line; the answer ends where the first of them appears",
     "exact": "Decide near-ties again",
-    "exact_info": "bf16 and NF4 then commit plain decoding's ids; costs more than speculation brings",
+    "exact_info": "bf16 and NF4 then commit plain decoding's ids; costs up to a pass more a token",
     "chat_template": "Ask as a chat turn",
     "chat_template_info": "off: the model continues the text",
     "plain": "Plain",
