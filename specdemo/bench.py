@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from itertools import groupby
 from threading import Event
 from time import perf_counter
 from typing import Any
@@ -13,6 +14,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from specdemo.config import Limits
 from specdemo.engine.decode import scores, synchronize
+from specdemo.engine.race import race
 from specdemo.engine.types import Finish, Origin, Token
 from specdemo.measure import memory
 from specdemo.measure.metrics import Tally
@@ -34,31 +36,31 @@ def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancel
     for case in cases:
         _asked(case, plan, limits, pairs)  # what cannot be asked is refused before anything is measured
     models: tuple[str, str] | None = None
-    for case in cases:
+    for _, heat in groupby((case for case in cases if not book.get(case.key)), key=lambda case: case.heat):
         if cancelled.is_set():
             return
-        if book.get(case.key):
-            continue
-        run = _run(case, plan, limits, pairs)
-        if models != (case.dtype, case.quantization):
-            models = (case.dtype, case.quantization)
-            _warm(plan, case, limits, pairs, cancelled)
-        plain = book.get(case.reference)
-        taken = _generate(case, run, cancelled) if is_peer(case.mode) else _path(case, run, cancelled)
+        runs = {case: _run(case, plan, limits, pairs) for case in heat}
+        first, run = next(iter(runs.items()))
+        if models != (first.dtype, first.quantization):
+            models = (first.dtype, first.quantization)
+            _warm(plan, first, limits, pairs, cancelled)
+        taken = {first: _generate(first, run, cancelled)} if is_peer(first.mode) else _race(runs, cancelled)
         if cancelled.is_set():
             return  # half an answer is no row
-        found = row(
-            case,
-            taken,
-            tally_of(plain) if plain else taken,
-            greedy=run.task.sampling.greedy,
-            dtype=run.loaded.dtype,
-            target_weights_mb=run.target_bytes / memory.MB,
-            draft_weights_mb=_draft_bytes(case, run) / memory.MB,
-            cache_mb=None if is_peer(case.mode) else taken.cache_bytes / memory.MB,
-        )
-        book.add(found)
-        yield found
+        for case, tally in taken.items():
+            plain = book.get(case.reference)
+            found = row(
+                case,
+                tally,
+                tally_of(plain) if plain else tally,
+                greedy=runs[case].task.sampling.greedy,
+                dtype=runs[case].loaded.dtype,
+                target_weights_mb=runs[case].target_bytes / memory.MB,
+                draft_weights_mb=_draft_bytes(case, runs[case]) / memory.MB,
+                cache_mb=None if is_peer(case.mode) else tally.cache_bytes / memory.MB,
+            )
+            book.add(found)
+            yield found
 
 
 def _asked(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **changes: Any) -> RaceRequest:
@@ -88,15 +90,15 @@ def _draft_bytes(case: Case, run: Run) -> int:
     return 0 if case.draft_length is None else run.draft_bytes
 
 
-def _path(case: Case, run: Run, cancelled: Event) -> Tally:
-    tally = Tally()
-    for step in run.paths[PLAIN if case.mode == PLAIN else "speculative"]:
-        tally.add(step)
+def _race(runs: Mapping[Case, Run], cancelled: Event) -> dict[Case, Tally]:
+    """All answers at once, a step of one and a step of another: a slow moment of the machine hits all of them alike."""
+    paths = {case: run.paths[PLAIN if case.mode == PLAIN else "speculative"] for case, run in runs.items()}
+    tallies = {case: Tally() for case in runs}
+    for case, step in race(paths, cancelled):
+        tallies[case].add(step)
         if step.finish is Finish.FAILED:
             raise BenchError(f"{case.mode} broke on prompt {case.prompt.id!r}: {step.note}")
-        if cancelled.is_set():
-            break
-    return tally
+    return tallies
 
 
 def _warm(plan: Plan, first: Case, limits: Limits, pairs: Collection[str], cancelled: Event) -> None:
@@ -109,7 +111,7 @@ def _warm(plan: Plan, first: Case, limits: Limits, pairs: Collection[str], cance
             first.repeat,
         ):
             run = _run(case, plan, limits, pairs, max_new_tokens=WARM_TOKENS)
-            _generate(case, run, cancelled) if is_peer(case.mode) else _path(case, run, cancelled)
+            _generate(case, run, cancelled) if is_peer(case.mode) else _race({case: run}, cancelled)
 
 
 class _Watch(BaseStreamer):

@@ -10,6 +10,7 @@ import pytest
 
 from specdemo.bench import bench
 from specdemo.config import Limits
+from specdemo.engine.race import race
 from specdemo.measure.results import ASSISTED, Book, Plan, Prompt, peers
 from specdemo.models.pairs import PAIRS
 from specdemo.request import RequestError
@@ -51,6 +52,25 @@ def test_every_mode_and_peer_gives_a_whole_row_and_the_same_ids():
         own = [other for other in rows if other["prompt"] == row["prompt"]]
         assert row["score"] == pytest.approx(own[0]["score"], abs=1e-4)
     assert {row["speed_up"] for row in rows if row["mode"] == "plain"} == {1.0}
+
+
+def test_the_answers_to_a_prompt_are_measured_in_turn_and_a_peer_alone(monkeypatch):
+    """Else a slow moment of the machine is one mode's alone: fixed modes differed by up to 17% between two runs."""
+    asked, order = plan("ngram", "tree", "transformers generate"), []
+
+    def watched(paths, cancelled):
+        for case, step in race(paths, cancelled):
+            order.append((len(paths), case.prompt.id, case.mode))
+            yield case, step
+
+    monkeypatch.setattr("specdemo.bench.race", watched)
+    rows = run(asked, Book(asked, {}))
+    assert [row["mode"] for row in rows] == ["plain", "ngram", "tree", "transformers generate"] * 2
+    for prompt in "ab":
+        modes = [mode for together, id, mode in order if (together, id) == (3, prompt)]
+        first = {mode: modes.index(mode) for mode in ("plain", "ngram", "tree")}
+        last = {mode: len(modes) - 1 - modes[::-1].index(mode) for mode in first}
+        assert max(first.values()) < min(last.values())
 
 
 def test_a_stop_keeps_whole_rows_and_the_next_run_measures_only_the_rest(tmp_path):

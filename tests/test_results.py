@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import groupby
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ from specdemo.measure.results import (
 PROMPTS = (Prompt("a", "list", "x"), Prompt("b", "code", "y"))
 PLAN = Plan(PROMPTS, ("tree", "transformers generate"), draft_lengths=(4, 8), repeats=2)
 MACHINE = {"processor": "one"}
-LATENCIES = {"plain": 4.0, "tree": 2.0, "transformers generate": 5.0}
+LATENCIES = {"plain": 4.0, "tree": 2.0, "ngram": 2.0, "auto": 2.0, "transformers generate": 5.0}
 
 
 def tally(seconds, ids=(5, 6, 7), steps=1):
@@ -47,12 +48,14 @@ def made(case, plain=None, seconds=None, **changes):
     )  # fmt: skip
 
 
-def test_a_plan_runs_modes_in_turn_on_each_prompt_and_plain_decoding_first():
+def test_a_plan_goes_round_by_round_and_each_prompt_has_its_heat_with_plain_decoding_first():
     cases = PLAN.cases()
     assert [(c.prompt.id, c.repeat, c.mode, c.draft_length) for c in cases[:8]] == [
         ("a", 0, "plain", None), ("a", 0, "tree", 4), ("a", 0, "tree", 8), ("a", 0, "transformers generate", None),
-        ("a", 1, "plain", None), ("a", 1, "tree", 4), ("a", 1, "tree", 8), ("a", 1, "transformers generate", None),
+        ("b", 0, "plain", None), ("b", 0, "tree", 4), ("b", 0, "tree", 8), ("b", 0, "transformers generate", None),
     ]  # fmt: skip
+    heats = [len(list(heat)) for _, heat in groupby(cases, key=lambda case: case.heat)]
+    assert heats == [3, 1] * 4  # what is measured in turn, and what runs alone
     assert len({case.key for case in cases}) == len(cases) == 16
     assert all(case.reference in {c.key for c in cases} for case in cases)
 
@@ -175,6 +178,28 @@ def test_repeats_count_as_their_median_and_kinds_are_kept_apart():
         ("code", 2, 1),
     ]
     assert entries[0]["speed_up_interval"] is None
+
+
+def test_auto_is_compared_in_each_heat_with_the_fixed_setting_that_is_fastest_on_that_kind():
+    plan = Plan((*PROMPTS, Prompt("c", "code", "z")), ("tree", "auto", "ngram", "transformers generate"), repeats=3)
+    fixed = {("list", "tree"): 2.0, ("list", "ngram"): 3.0, ("code", "tree"): 4.0, ("code", "ngram"): 2.5}
+    slow = {0: 1.0, 1: 7.0, 2: 0.5}  # a moment of the machine: it hits all of a heat
+    auto = {"a": 2.5, "b": 2.0, "c": 5.0}
+    seconds = {
+        case.key: slow[case.repeat] * fixed.get((case.prompt.kind, case.mode), auto[case.prompt.id])
+        for case in plan.cases()
+    }
+    found = report.beside_fixed([made(case, seconds=seconds[case.key]) for case in plan.cases()])
+    assert found == {f"{report.BESIDE} (fp32)": {
+        "list": pytest.approx(2 / 2.5), "code": pytest.approx(2.5 / math.sqrt(2 * 5)),
+    }}  # fmt: skip
+    text = report.markdown([made(case, seconds=seconds[case.key]) for case in plan.cases()], MACHINE, "bench")
+    assert "| auto over the best fixed setting (fp32) | 0.80 | 0.79 |" in text
+
+
+@pytest.mark.parametrize("modes", [("auto",), ("tree", "ngram"), ("auto", "transformers generate")])
+def test_without_auto_or_a_fixed_setting_nothing_is_compared(modes):
+    assert report.beside_fixed([made(case) for case in Plan(PROMPTS, modes).cases()]) == {}
 
 
 def test_answers_that_part_are_told_with_where_and_by_how_near_a_tie():

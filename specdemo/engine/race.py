@@ -6,13 +6,15 @@ that path reaches alone.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from threading import Event
 from time import perf_counter
+from typing import TypeVar
 
 from specdemo.engine.types import Finish, Step
 
+Name = TypeVar("Name", bound=Hashable)
 log = logging.getLogger(__name__)
 REASON = 200  # characters of an exception's message that are kept
 
@@ -53,7 +55,7 @@ def timed(
         yield replace(step, seconds=seconds, process_bytes=process, device_bytes=device)
 
 
-def race(paths: Mapping[str, Iterator[Step]], cancelled: Event) -> Iterator[tuple[str, Step]]:
+def race(paths: Mapping[Name, Iterator[Step]], cancelled: Event) -> Iterator[tuple[Name, Step]]:
     """Advance timed paths until all have finished or `cancelled` is set; yields (path name, step).
 
     A path that has used less of the device goes first; the order of `paths` decides a tie. Cancelling is heard

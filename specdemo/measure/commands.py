@@ -120,6 +120,8 @@ def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown:
             if not kind or entry["mode"] != PLAIN:
                 table.add_row(*kind, *report.average_line(entry))
         Console(width=None if sys.stdout.isatty() else 240).print(table)
+    for name, found in report.beside_fixed(rows).items():
+        print(f"{name}: {', '.join(f'{kind} {ratio:.2f}' for kind, ratio in found.items())}")
     for line in advice(overall):
         print(line)
 

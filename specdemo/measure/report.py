@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specdemo.config import SCORE
 from specdemo.measure.advisor import advice
 from specdemo.measure.metrics import DEFINITIONS
-from specdemo.measure.results import PLAIN, Row, results
+from specdemo.measure.results import PLAIN, Row, is_peer, results
 
 SETTING = ("mode", "quantization", "dtype", "draft_length")  # what is compared
 RESAMPLES, INTERVAL = 2000, (2.5, 97.5)  # bootstrap over prompts, percent
@@ -65,6 +66,27 @@ def _average(key: tuple[Any, ...], prompts: dict[Any, list[Row]]) -> dict[str, A
     return entry
 
 
+def beside_fixed(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """A line for each precision, by kind of prompt: auto's speed over that of the fixed setting that is fastest there.
+
+    Latencies of one heat are compared; repeats count as their median, prompts by geometric mean. The fastest one is
+    chosen for each kind when all is known, which is in its favour. Empty without auto, or with nothing beside it.
+    """
+    own = [row for row in rows if row["mode"] not in (PLAIN, SCORE) and not is_peer(row["mode"])]
+    if not {"auto"} < {row["mode"] for row in own}:
+        return {}
+    frame = pd.DataFrame(own)
+    frame["setting"] = [row["mode"] if row["mode"] == "auto" else f"{row['mode']} {row['draft_length']}" for row in own]
+    kind = ["dtype", "quantization", "kind"]
+    seconds = frame.pivot_table("latency_s", [*kind, "prompt", "repeat"], "setting", aggfunc="max")
+    ratios = seconds.drop(columns="auto").div(seconds["auto"], axis=0).groupby([*kind, "prompt"]).median()
+    lines: dict[str, dict[str, float]] = {}
+    for (dtype, quantization, name), ratio in np.exp(np.log(ratios).groupby(kind).mean()).min(axis=1).dropna().items():
+        setting = {"mode": BESIDE, "draft_length": None, "dtype": dtype, "quantization": quantization}
+        lines.setdefault(label(setting), {})[name] = float(ratio)
+    return lines
+
+
 def _step_cost(row: Row) -> float | None:
     """Time of a step in those of plain decoding: what tokens per step and speed-up leave no choice about."""
     return row["tokens_per_step"] / row["speed_up"] if row["tokens_per_step"] and row["speed_up"] else None
@@ -99,6 +121,7 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
     by_kind = [
         [label(entry), *(_number(_of(kinds, entry, kind), 2) for kind in named)] for entry in settings
     ]  # speed-up
+    by_kind += [[name, *(_number(found.get(kind), 2) for kind in named)] for name, found in beside_fixed(rows).items()]
     parts = [
         "# Benchmark",
         f"`{command}`",
@@ -123,6 +146,7 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], command: str) -> str:
 
 
 NONE = "–"
+BESIDE = "auto over the best fixed setting"
 AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "step cost",
             "acceptance", "kept at 1, 2, 3", "drafting", "speed-up", "median", "lowest", "identical", "parted at",
             "target MB", "draft MB", "caches MB")  # fmt: skip

@@ -1,4 +1,4 @@
-"""A benchmark's plan and its rows: every prompt in every mode, one answer after the other, each by its own clock.
+"""A benchmark's plan and its rows: every prompt in every mode, each by its own clock.
 
 Rows are plain values and are written as they come, one JSON line each, behind a line that says what was planned on
 which machine; a run that was stopped or killed goes on behind its last whole row.
@@ -89,13 +89,13 @@ class Plan:
         return shlex.join(["python", "-m", "specdemo", "bench", *given])
 
     def cases(self) -> list[Case]:
-        """In the order in which they run: what shares a model together, and modes in turn on each prompt."""
+        """In the order in which they run: what shares a model together, then round by round over the prompts."""
         return [
             Case(prompt, mode, dtype, quantization, length, repeat)
             for quantization in self.quantizations
             for dtype in self.dtypes
-            for prompt in self.prompts
             for repeat in range(self.repeats)
+            for prompt in self.prompts
             for mode in (PLAIN, *self.modes)
             for length in self._lengths(mode)
         ]
@@ -120,6 +120,11 @@ class Case:
     @property
     def key(self) -> tuple[Any, ...]:
         return self.prompt.id, self.mode, self.dtype, self.quantization, self.draft_length, self.repeat
+
+    @property
+    def heat(self) -> tuple[Any, ...]:
+        """Cases of equal heat are measured together, step by step in turn. generate() runs to its end: it is alone."""
+        return self.key if is_peer(self.mode) else replace(self, mode="", draft_length=None).key
 
     @property
     def reference(self) -> tuple[Any, ...]:

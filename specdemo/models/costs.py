@@ -23,7 +23,9 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 17)  # tokens of a pass that are measured; between
 METHOD = 2  # changes with how costs are measured, so that those kept from before are not taken
 CALM = 1.3  # times the least seconds that the median may be
 _restless: dict[str, Costs] = {}
-ROUNDS = 14  # each number of rows is measured so often, in turn, so that a slow moment hits all of them
+# Each number of rows is measured so often, in turn, so that a slow moment hits all of them; fewer times, but not fewer
+# than the least, where that takes longer than the seconds: somebody is waiting.
+ROUNDS, LEAST, SECONDS = 14, 5, 6.0
 
 
 def costs(loaded: Loaded) -> Costs:
@@ -64,19 +66,26 @@ def measure(loaded: Loaded) -> tuple[Costs, bool]:
     target = CachedModel(loaded.target)
     length = min(CONTEXT, target.context - max(ROWS))
     target.forward([0] * length, keep_logits=1)
-    seconds = np.zeros((ROUNDS, len(ROWS)))
-    for taken in seconds:
-        for i, n in enumerate(ROWS):
-            synchronize(target.device)
-            began = perf_counter()
-            target.forward([0] * n)
-            synchronize(target.device)
-            taken[i] = perf_counter() - began
-            target.keep(length)
+    rounds: list[list[float]] = []
+    while len(rounds) < LEAST or (len(rounds) < ROUNDS and sum(map(sum, rounds)) < SECONDS):
+        rounds.append([_seconds(target, n) for n in ROWS])
+    seconds = np.array(rounds)
     one = float(np.median(seconds[:, 0]))
     passes = np.interp(range(1, max(ROWS) + 1), ROWS, one * shape(seconds))
     calm = np.median(np.median(seconds, axis=0) / seconds.min(axis=0)) < CALM
     return Costs(tuple(passes.tolist())), bool(calm)
+
+
+def _seconds(target: CachedModel, rows: int) -> float:
+    """What one pass takes; the cache is afterwards as it was."""
+    length = len(target)
+    synchronize(target.device)
+    began = perf_counter()
+    target.forward([0] * rows)
+    synchronize(target.device)
+    taken = perf_counter() - began
+    target.keep(length)
+    return taken
 
 
 def shape(seconds: np.ndarray) -> np.ndarray:

@@ -99,8 +99,9 @@ EN = {
     "path_failed": "This path broke and the other goes on. {reason}",
     "speculative_failed": "The speculative path broke; the plain path went on without it.",
     "benchmark": "Benchmark",
-    "bench_about": "Every prompt in every mode, one answer after the other, each by its own clock, beside plain "
-    "decoding of the same weights. Averages are over prompts.",
+    "bench_about": "Every prompt in every mode, beside plain decoding of the same weights. The answers to a prompt "
+    "advance in turn, a step at a time, each by its own clock: a slow moment of the machine hits all of them. Averages "
+    "are over prompts.",
     "bench_prompts": "Prompts",
     "bench_set_article": "the article's five",
     "bench_set_own": "26 of eleven kinds",
@@ -115,7 +116,7 @@ EN = {
     "bench_markdown": "Report (Markdown)",
     "bench_progress": "Progress",
     "bench_idle": "Nothing measured yet.",
-    "bench_running": "{done} of {total} answers; warming up…",
+    "bench_running": "{done} of {total} answers; those to a prompt end together…",
     "bench_left": "{done} of {total} answers, about {left} left.",
     "bench_done": "Finished: {total} answers.",
     "bench_stopped": "Stopped after {done} of {total} answers; what is done is below.",
