@@ -33,7 +33,7 @@ NEEDS: dict[Mode, tuple[str, ...]] = {
 }
 # Tokens (nodes of a tree) drafted a step where nobody says how many: trees keep their least probable nodes back by
 # themselves; the tokens of a chain are all drafted and all read.
-LENGTHS: dict[Mode, int] = {"tree": 16, "staged": 4, "ngram": 16, "chain": 4, "auto": 16, SCORE: 16}
+LENGTHS: dict[str, int] = {"tree": 16, "staged": 4, "ngram": 16, "chain": 4, "auto": 16, SCORE: 16}
 Dtype = Literal["auto", "bf16", "fp32"]
 Precision = Literal["none", "nf4", "int8"]  # of quantized weights
 Quantized = Literal["target", "both"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from specdemo.config import Mode
 from specdemo.engine.auto import AutoDraft
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.draft_model import CHAIN, STAGED, TREE, ModelDraft
@@ -62,7 +61,7 @@ def _draft(loaded: Loaded) -> CachedModel:
     return CachedModel(loaded.draft)
 
 
-DRAFTERS: dict[Mode, Build] = {
+DRAFTERS: dict[str, Build] = {
     "tree": _tree,
     "staged": _staged,
     "ngram": _ngram,

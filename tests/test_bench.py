@@ -114,6 +114,8 @@ def test_stopped_in_mid_answer_it_adds_no_row_of_half_an_answer(looks, whole):
     [
         (("staged",), {"settings": SETTINGS | ALONE}, "staged needs a draft model"),
         (("transformers assisted",), {"settings": SETTINGS | ALONE}, "assisted needs a draft model"),
+        (("chain:0",), {}, "mode: "),
+        (("tree:99",), {}, "draft_length: "),
         (("tree",), {"dtypes": ("fp8",)}, "dtype: "),
         (("tree",), {"quantizations": ("nf5",)}, "quantization: "),
         (("tree",), {"draft_lengths": (99,)}, "draft_length: "),

@@ -17,6 +17,7 @@ from specdemo.engine.drafters import NgramDraft
 from specdemo.engine.ngram import NgramModel, NgramTable
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.types import Task
+from specdemo.measure.results import way
 
 TARGET = model("llama")
 
@@ -40,16 +41,17 @@ def test_the_simulation_takes_the_steps_that_the_real_loop_takes(prompt, tokens,
     assert simulate(drafter, [*prompt, *answer], len(prompt), budget, tokens) == (len(steps), nodes)
 
 
-@pytest.mark.parametrize("mode", PACED)
-def test_the_embedded_pairs_drafters_are_those_of_a_race_and_all_their_passes_are_paid_for(mode):
+@pytest.mark.parametrize("name", [*PACED, "chain:2", "ngram:3"])
+def test_the_embedded_pairs_drafters_are_those_of_a_race_and_all_their_passes_are_paid_for(name):
+    mode, length = way(name)
     target = model("llama", tie_word_embeddings=True)
     loaded = SimpleNamespace(target=target, head=new_head(target, list(range(32))).eval(), ngram=NgramTable())
     task, prices = Task((3, 4, 5, 3, 4, 5, 3), 30), Prices(row=0.01, head=0.02)
-    found = paces(loaded, task, [mode], prices)[mode]
+    found = paces(loaded, task, [name], prices)[name]
     cached = CachedModel(target)
     with metered(loaded.head, prices.head) as clock:
         drafter = _drafter(loaded, cached, mode, task, rng(), prices, clock)
-        steps = list(speculative(cached, drafter, task, LENGTHS[mode], rng()))
+        steps = list(speculative(cached, drafter, task, length or LENGTHS[mode], rng()))
         paid = clock()
     assert (found.tokens, found.steps) == (30, len(steps))
     nodes = sum(len(step.nodes) for step in steps)

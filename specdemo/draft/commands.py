@@ -173,6 +173,9 @@ def simulate(
     prompts: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help=".jsonl with kind and prompt in each line.")
     ],
+    modes: Annotated[
+        str, typer.Option(help="By comma: ngram, chain, tree, auto; tree:4 for a length.")
+    ] = "ngram,chain,tree,auto",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer, at most.")] = 96,
     row_cost: RowCost = 0.05,
     head_cost: Annotated[float, typer.Option(min=0, help="Of a pass of the head, likewise.")] = 0.06,
@@ -183,11 +186,15 @@ def simulate(
     from rich.progress import track
 
     from specdemo.draft.evaluate import PACED, Prices, paces
+    from specdemo.measure.results import way
 
+    named = tuple(dict.fromkeys(modes.split(",")))
+    if unknown := [name for name in named if way(name)[0] not in PACED]:
+        raise typer.BadParameter(f"there is no {unknown[0]!r}; choose {', '.join(PACED)}", param_hint="--modes")
     asked, prices, loaded = inputs.prompts(prompts, "kind", "prompt"), Prices(row_cost, head_cost), inputs.pair()
     tasks = [(prompt["kind"], inputs.task(loaded, prompt["prompt"], max_new_tokens)) for prompt in asked]
-    found = [(kind, paces(loaded, task, PACED, prices)) for kind, task in track(tasks, "Answering")]
-    for mode in PACED:
+    found = [(kind, paces(loaded, task, named, prices)) for kind, task in track(tasks, "Answering")]
+    for mode in named:
         kinds: dict[str, list[float]] = {}
         for kind, paced in found:
             kinds.setdefault(kind, []).append(paced[mode].tokens / paced[mode].time)

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from specdemo.config import LENGTHS, Mode
+from specdemo.config import LENGTHS
 from specdemo.engine.auto import AutoDraft, Costs
 from specdemo.engine.cache import CachedModel
 from specdemo.engine.decode import NOTHING, plain
 from specdemo.engine.drafters import Drafter
 from specdemo.engine.sampling import Randomness
 from specdemo.engine.types import Task
+from specdemo.measure.results import way
 from specdemo.models.load import Loaded
 from specdemo.modes import DRAFTERS
 
-PACED: tuple[Mode, ...] = ("ngram", "chain", "tree", "auto")  # what the embedded pair drafts without a draft model
+PACED = ("ngram", "chain", "tree", "auto")  # what the embedded pair drafts without a draft model
 
 
 def simulate(drafter: Drafter, ids: Sequence[int], start: int, budget: int, most: int) -> tuple[int, int]:
@@ -63,21 +64,21 @@ class Pace:
 
 
 @torch.inference_mode()
-def paces(loaded: Loaded, task: Task, modes: Sequence[Mode], prices: Prices) -> dict[Mode, Pace]:
-    """Let the target answer plainly, then every mode of PACED draft for that answer.
+def paces(loaded: Loaded, task: Task, modes: Sequence[str], prices: Prices) -> dict[str, Pace]:
+    """Let the target answer plainly, then every mode draft for that answer: those of PACED, "tree:4" for a length.
 
     Drafters see the very states of the target that they would see in a race.
     """
     target, rng, found = CachedModel(loaded.target), Randomness(task.seed, loaded.target.device), {}
     assert loaded.head is not None, "the embedded pair has one"
     with metered(loaded.head, prices.head) as clock:
-        drafters = {mode: _drafter(loaded, target, mode, task, rng, prices, clock) for mode in modes}
+        drafters = {name: _drafter(loaded, target, way(name)[0], task, rng, prices, clock) for name in modes}
         answer = [token.id for step in plain(target, task, rng) for token in step.tokens]
         ids, start = [*task.prompt, *answer], len(task.prompt)
-        for mode, drafter in drafters.items():
-            began = clock()
-            steps, nodes = simulate(drafter, ids, start, LENGTHS[mode], task.max_new_tokens)
-            found[mode] = Pace(len(answer), steps, steps + prices.row * nodes + clock() - began)
+        for name, drafter in drafters.items():
+            began, (mode, length) = clock(), way(name)
+            steps, nodes = simulate(drafter, ids, start, length or LENGTHS[mode], task.max_new_tokens)
+            found[name] = Pace(len(answer), steps, steps + prices.row * nodes + clock() - began)
     return found
 
 
@@ -100,7 +101,7 @@ def metered(head: nn.Module, price: float) -> Iterator[Callable[[], float]]:
 def _drafter(
     loaded: Loaded,
     target: CachedModel,
-    mode: Mode,
+    mode: str,
     task: Task,
     rng: Randomness,
     prices: Prices,

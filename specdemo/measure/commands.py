@@ -14,7 +14,7 @@ import typer
 from specdemo import options
 from specdemo.config import NEEDS, SCORE, UNLIMITED
 from specdemo.measure import results
-from specdemo.measure.results import PLAIN, BenchError, Book, Plan, Prompt, is_peer, prompt_set, read_prompts
+from specdemo.measure.results import PLAIN, BenchError, Book, Plan, Prompt, is_peer, prompt_set, read_prompts, way
 from specdemo.models.pairs import PAIRS
 
 Names = Annotated[str, typer.Option(help="By comma.")]
@@ -22,8 +22,8 @@ Names = Annotated[str, typer.Option(help="By comma.")]
 
 def bench(
     prompts: Annotated[str, typer.Option(help="article, own, or a .txt or .jsonl file.")] = "article",
-    modes: Annotated[str, typer.Option(help="Modes by comma; of transformers: generate, prompt lookup:N, assisted:N, "
-                                       "each behind `transformers `.")] = "tree,ngram,auto",
+    modes: Annotated[str, typer.Option(help="Modes by comma, with a length as chain:2; of transformers: generate, "
+                                       "prompt lookup:N, assisted:N, behind `transformers `.")] = "tree,ngram,auto",
     pair: options.Pair = "embedded",
     target: options.Target = None,
     draft: options.Draft = None,
@@ -140,7 +140,7 @@ def _prompts(name: str) -> list[Prompt]:
 
 
 def _mode(name: str) -> str:
-    if name not in NEEDS and not is_peer(name):
+    if way(name)[0] not in NEEDS and not is_peer(name):
         raise BenchError(f"modes: there is no {name!r}; choose {', '.join(m for m in NEEDS if m != SCORE)}, {SCORE}, "
                          f"or one of transformers: {', '.join((*results.PEERS, *results.ASSISTED))}")  # fmt: skip
     return name

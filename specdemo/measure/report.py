@@ -81,9 +81,10 @@ def beside_fixed(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     seconds = frame.pivot_table("latency_s", [*kind, "prompt", "repeat"], "setting", aggfunc="max")
     ratios = seconds.drop(columns="auto").div(seconds["auto"], axis=0).groupby([*kind, "prompt"]).median()
     lines: dict[str, dict[str, float]] = {}
-    for (dtype, quantization, name), ratio in np.exp(np.log(ratios).groupby(kind).mean()).min(axis=1).dropna().items():
+    best: dict[Any, float] = ratios.apply(np.log).groupby(kind).mean().apply(np.exp).min(axis=1).dropna().to_dict()
+    for (dtype, quantization, name), ratio in best.items():
         setting = {"mode": BESIDE, "draft_length": None, "dtype": dtype, "quantization": quantization}
-        lines.setdefault(label(setting), {})[name] = float(ratio)
+        lines.setdefault(label(setting), {})[name] = ratio
     return lines
 
 

@@ -25,6 +25,7 @@ FORMAT, VERSION = "specdemo benchmark", 1
 PLAIN = "plain"
 # What transformers' generate() can do by itself; ":N" behind the last two drafts N tokens each time.
 PEER = re.compile(r"transformers (generate|(?:prompt lookup|assisted)(?::[1-9][0-9]*)?)")
+OWN_LENGTH = re.compile(r"([a-z-]+):([1-9][0-9]*)")
 # The ways beside a pair: at their own settings (a guide's, for prompt lookup), and three tokens at a time.
 PEERS = ("transformers generate", "transformers prompt lookup", "transformers prompt lookup:3")
 ASSISTED = ("transformers assisted", "transformers assisted:3")  # needs a draft model
@@ -34,6 +35,12 @@ HIDDEN = ("ids", "ends", "margins")  # of a row: what a resumed run compares wit
 def is_peer(mode: str) -> bool:
     """Whether a mode is one of transformers."""
     return PEER.fullmatch(mode) is not None
+
+
+def way(name: str) -> tuple[str, int | None]:
+    """A mode and the draft length that its name gives, if any: "chain:2" is ("chain", 2)."""
+    found = None if is_peer(name) else OWN_LENGTH.fullmatch(name)
+    return (found[1], int(found[2])) if found else (name, None)
 
 
 def peers(pair: str, target: str | None, draft: str | None) -> tuple[str, ...]:
@@ -58,7 +65,8 @@ class Plan:
     """What is measured. modes: of drafting and of transformers; plain decoding always comes first.
 
     settings: fields of a request that are the same in all rows. dtypes, quantizations, draft_lengths: all combinations;
-    no draft lengths: each mode's own. Give each mode, dtype, quantization and length once.
+    no draft lengths: each mode's own. "chain:2" is a mode at a length that is its own here. Give each mode, dtype,
+    quantization and length once.
     """
 
     prompts: tuple[Prompt, ...]
@@ -72,8 +80,7 @@ class Plan:
     @property
     def answers(self) -> int:
         """How many cases there are, without making them: a visitor's plan may be far too large."""
-        each = sum(len(self._lengths(mode)) for mode in (PLAIN, *self.modes))
-        return each * len(self.prompts) * self.repeats * len(self.dtypes) * len(self.quantizations)
+        return len(self._ways()) * len(self.prompts) * self.repeats * len(self.dtypes) * len(self.quantizations)
 
     def command(self, prompts: str) -> str:
         """What measures this plan again from a terminal. prompts: the name of a set, or of a file."""
@@ -96,14 +103,20 @@ class Plan:
             for dtype in self.dtypes
             for repeat in range(self.repeats)
             for prompt in self.prompts
-            for mode in (PLAIN, *self.modes)
-            for length in self._lengths(mode)
+            for mode, length in self._ways()
         ]
 
-    def _lengths(self, mode: str) -> tuple[int | None, ...]:
-        if mode == PLAIN or is_peer(mode):
-            return (None,)
-        return self.draft_lengths or (LENGTHS.get(mode, 1),)  # type: ignore[call-overload]  # an unknown one is refused
+    def _ways(self) -> Sequence[tuple[str, int | None]]:
+        """Modes with their draft lengths, plain decoding first."""
+        found: list[tuple[str, int | None]] = [(PLAIN, None)]
+        for name in self.modes:
+            mode, length = way(name)
+            if length or is_peer(mode):
+                found.append((mode, length))
+            else:
+                suits = LENGTHS.get(mode, 1)  # an unknown mode is refused later
+                found += [(mode, length) for length in self.draft_lengths or (suits,)]
+        return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True)

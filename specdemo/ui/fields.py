@@ -23,7 +23,7 @@ def modes(settings: Settings, own_draft: bool) -> list[tuple[str, str]]:
 
 def suits(mode: str, settings: Settings) -> int:
     """The draft length that is set where a mode is chosen."""
-    return min(LENGTHS[mode], settings.limits.max_draft_length)  # type: ignore[index]
+    return min(LENGTHS[mode], settings.limits.max_draft_length)
 
 
 def fields(settings: Settings, own_draft: bool) -> Fields:
