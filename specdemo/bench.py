@@ -91,7 +91,10 @@ def _draft_bytes(case: Case, run: Run) -> int:
 
 
 def _race(runs: Mapping[Case, Run], cancelled: Event) -> dict[Case, Tally]:
-    """All answers at once, a step of one and a step of another: a slow moment of the machine hits all of them alike."""
+    """All answers at once, a step of one and a step of another: a slow moment of the machine hits all of them alike.
+
+    The caches of all paths are held meanwhile.
+    """
     paths = {case: run.paths[PLAIN if case.mode == PLAIN else "speculative"] for case, run in runs.items()}
     tallies = {case: Tally() for case in runs}
     for case, step in race(paths, cancelled):

@@ -70,12 +70,14 @@ def test_modes_of_transformers_are_told_by_name():
 def test_a_mode_may_name_its_draft_length_and_no_setting_comes_twice():
     plan = Plan(PROMPTS[:1], ("chain:2", "chain", "chain:4", "transformers prompt lookup:3", "tree"))
     assert [(case.mode, case.draft_length) for case in plan.cases()] == [
-        ("plain", None), ("chain", 2), ("chain", 4), ("transformers prompt lookup:3", None), ("tree", 16),
+        ("plain", None), ("chain", 2), ("chain", 4), ("tree", 16), ("transformers prompt lookup:3", None),
     ]  # fmt: skip
     assert plan.answers == 5
     lengths = Plan(PROMPTS[:1], ("chain:2", "tree"), draft_lengths=(3, 5)).cases()
     assert [(case.mode, case.draft_length) for case in lengths[1:]] == [("chain", 2), ("tree", 3), ("tree", 5)]
     assert "--modes=chain:2,chain" in plan.command("own")
+    mixed = Plan(PROMPTS[:1], ("tree", "transformers generate", "ngram")).cases()  # one heat of ours
+    assert [case.mode for case in mixed] == ["plain", "tree", "ngram", "transformers generate"]
 
 
 @given(written=st.integers(0, 16), torn=st.integers(0, 40))

@@ -107,7 +107,7 @@ class Plan:
         ]
 
     def _ways(self) -> Sequence[tuple[str, int | None]]:
-        """Modes with their draft lengths, plain decoding first."""
+        """Modes with their draft lengths: plain decoding first, transformers' ways last, so that ours are one heat."""
         found: list[tuple[str, int | None]] = [(PLAIN, None)]
         for name in self.modes:
             mode, length = way(name)
@@ -116,7 +116,7 @@ class Plan:
             else:
                 suits = LENGTHS.get(mode, 1)  # an unknown mode is refused later
                 found += [(mode, length) for length in self.draft_lengths or (suits,)]
-        return list(dict.fromkeys(found))
+        return sorted(dict.fromkeys(found), key=lambda found: is_peer(found[0]))
 
 
 @dataclass(frozen=True, slots=True)
