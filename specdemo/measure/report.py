@@ -153,6 +153,8 @@ AVERAGES = ("mode", "latency s", "TTFT s", "tokens/s", "score", "tokens/step", "
             "target MB", "draft MB", "caches MB")  # fmt: skip
 # What the columns say that are no figure of a single path; those are defined in metrics.py.
 COLUMNS = {
+    "order": "Our answers to a prompt advance in turn, a step at a time, so that a slow moment of the machine hits all "
+    "of them; transformers' ways run to their end, one by one.",
     "all but speed-up": "Means over prompts of each answer's figure: a row's columns do not divide into each other.",
     "step cost": "Time of a step over that of a plain one: the tokens per step from which speculation pays.",
     "kept at 1, 2, 3": "Share of an answer's steps that kept a first, second, third drafted token.",
