@@ -70,7 +70,8 @@ def beside_fixed(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """A line for each precision, by kind of prompt: auto's speed over that of the fixed setting that is fastest there.
 
     Latencies of one heat are compared; repeats count as their median, prompts by geometric mean. The fastest one is
-    chosen for each kind when all is known, which is in its favour. Empty without auto, or with nothing beside it.
+    chosen for each kind when all is known, which is in its favour. Of several lengths of auto the slowest counts. Empty
+    without auto, or with nothing beside it.
     """
     own = [row for row in rows if row["mode"] not in (PLAIN, SCORE) and not is_peer(row["mode"])]
     if not {"auto"} < {row["mode"] for row in own}:
