@@ -54,7 +54,8 @@ def build(settings: Settings, draft: str | None = None, lent: Play | None = None
             return opened(request, settings, race.fields)
 
         preset = [tabs, replay.link, race.theatre, *race.fields.values()]
-        page.load(on_load, None, preset, show_progress="hidden", api_visibility="private")
+        loaded = page.load(on_load, None, preset, show_progress="hidden", api_visibility="private")
+        replay.follow(loaded)
     page.queue(max_size=settings.queue.max_size, default_concurrency_limit=1)
     # Gradio looks into its queue a thousand times a second, on the interpreter's lock that the engine needs as well:
     # measured at 15% of a path's speed on two cores.

@@ -61,7 +61,7 @@ class ReplayTab:
             yield _refusal(text("no_such_race").format(name=wrong, names=", ".join(known)))
 
     def on_link(self, request: gr.Request, name: str, speed: float) -> Iterator[list[Any]]:
-        """Play the race that the page's address names. Gradio calls it for an address that names none as well."""
+        """Play the race that the page's address names, if it names one."""
         if name:
             yield from self.on_shipped(request, name, speed)
         else:
@@ -146,7 +146,7 @@ class ReplayTab:
             self._playing[visitor] = player
 
     def build(self) -> None:
-        """Lay the tab out; call it inside gr.Blocks. `link`: the name of a shipped race, set to play it."""
+        """Lay the tab out; call it inside gr.Blocks. `link`: the name of a shipped race that `follow` plays."""
         names = shipped.names()
         self.link = gr.State("")
         place = gr.State(Place(str(shipped.path(names[0]))) if names else None)
@@ -174,13 +174,17 @@ class ReplayTab:
         playing = REPLAYS | {"show_progress": "minimal", "show_progress_on": turn, "api_visibility": "private"}
         for name, choice in zip(names, choices, strict=True):
             choice.click(self.on_shipped, [gr.State(name), speed], outputs, trigger_mode="multiple", **playing)
-        self.link.change(self.on_link, [self.link, speed], outputs, **playing)
         upload.upload(self.on_upload, [upload, speed], outputs, trigger_mode="multiple", **playing)
         play.click(self.on_play, [place, speed], outputs, **playing)
         pause.click(self.on_pause, None, None, queue=False, **quiet)
         speed.change(self.on_speed, speed, None, queue=False, **quiet)
         ahead.click(self.on_next, place, outputs, **STEPS, **quiet)
         back.click(self.on_back, place, outputs, **STEPS, **quiet)
+        self._linked = {"fn": self.on_link, "inputs": [self.link, speed], "outputs": outputs, **playing}
+
+    def follow(self, loaded: gr.events.Dependency) -> None:
+        """Play `link` once `loaded` has set it. Gradio reports a state's change twice, which would play it twice."""
+        loaded.then(**self._linked)
 
 
 def idle() -> events.Event:
