@@ -28,9 +28,9 @@ LOOKUP = 10  # tokens of transformers' prompt lookup where no number is given: i
 
 
 def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancelled: Event) -> Iterator[Row]:
-    """Measure what the book does not have yet; yields each row once it is in the book. Stops when cancelled.
+    """Measure what the book does not have yet; yields rows once their whole heat is in the book.
 
-    Raises RequestError where a case cannot be run, before anything is measured for it.
+    Stops when cancelled. Raises RequestError where a case cannot be run, before anything is measured for it.
     """
     cases = plan.cases()
     for case in cases:
@@ -47,9 +47,10 @@ def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancel
         taken = {first: _generate(first, run, cancelled)} if is_peer(first.mode) else _race(runs, cancelled)
         if cancelled.is_set():
             return  # half an answer is no row
+        found: list[Row] = []
         for case, tally in taken.items():
             plain = book.get(case.reference)
-            found = row(
+            measured = row(
                 case,
                 tally,
                 tally_of(plain) if plain else tally,
@@ -59,8 +60,9 @@ def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancel
                 draft_weights_mb=_draft_bytes(case, runs[case]) / memory.MB,
                 cache_mb=None if is_peer(case.mode) else tally.cache_bytes / memory.MB,
             )
-            book.add(found)
-            yield found
+            book.add(measured)
+            found.append(measured)
+        yield from found
 
 
 def _asked(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **changes: Any) -> RaceRequest:

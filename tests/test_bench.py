@@ -73,6 +73,13 @@ def test_the_answers_to_a_prompt_are_measured_in_turn_and_a_peer_alone(monkeypat
         assert max(first.values()) < min(last.values())
 
 
+def test_all_answers_to_a_prompt_are_in_the_book_before_the_first_is_told():
+    asked = plan("ngram", "transformers generate")
+    book = Book(asked, {})
+    told = [len(book.rows) for _ in bench(asked, book, Limits(), PAIRS, Event())]
+    assert told == [2, 2, 3, 5, 5, 6]
+
+
 def test_a_stop_keeps_whole_rows_and_the_next_run_measures_only_the_rest(tmp_path):
     asked, cancelled = plan("ngram"), Event()
     for _ in bench(asked, Book(asked, {}, tmp_path / "rows.jsonl"), Limits(), PAIRS, cancelled):

@@ -230,11 +230,10 @@ class BenchTab:
                     )
                 offered = modes(self.settings, self.draft is not None)
                 mode = gr.CheckboxGroup(offered, value=[defaults.mode, "ngram"], label=text("mode"))
+                pair = gr.Dropdown(
+                    [(PAIRS[name].title, name) for name in self.settings.pairs], value=defaults.pair, label=text("pair")
+                )
                 with gr.Row():
-                    pair = gr.Dropdown(
-                        [(PAIRS[name].title, name) for name in self.settings.pairs], value=defaults.pair,
-                        label=text("pair"),
-                    )  # fmt: skip
                     dtype = gr.CheckboxGroup(list(get_args(Dtype)), value=[defaults.dtype], label=text("dtype"))
                     quantization = gr.CheckboxGroup(
                         list(get_args(Precision)), value=[defaults.quantization], label=text("quantization")

@@ -25,6 +25,7 @@ from specdemo.ui.warmup import Warmup  # noqa: E402
 
 FONT = ["system-ui", "sans-serif"]  # fonts that are on the visitor's machine: nothing is fetched
 MONO = ["ui-monospace", "monospace"]
+CSS = "[role=combobox] { text-overflow: ellipsis; padding-inline-end: 1.5rem !important }"  # clear of its arrow
 TEMPORARY_S = 3600  # saved races are kept so long
 HOUSEKEEPING = (TEMPORARY_S, TEMPORARY_S)
 UNREADABLE = (TypeError, ValueError, LookupError, AttributeError)  # what a malformed call makes Gradio raise
@@ -92,6 +93,7 @@ def serving(host: str, port: int) -> dict[str, Any]:
         "server_name": host,
         "server_port": port,
         "theme": theme(),
+        "css": CSS,
         "max_file_size": MAX_BYTES,
         "show_error": False,
         "ssr_mode": False,

@@ -15,14 +15,24 @@ def faults(page: Page, context: str | None = None) -> list[tuple[str, str]]:
 
 
 def seen_on_a_phone(page: Page, parts: str) -> int:
-    """How many elements of a selector a phone shows; none may reach beyond its edges, nor anything scroll sideways."""
+    """How many elements of a selector a phone shows. Fails where one reaches beyond its edges, where anything scrolls
+    sideways, and where the text of a dropdown runs under its arrow."""
     page.set_viewport_size({"width": PHONE, "height": 800})
     page.wait_for_timeout(500)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE
     boxes = [part.bounding_box() for part in page.locator(parts).all()]
     assert all(box and box["x"] >= 0 and box["x"] + box["width"] <= PHONE for box in boxes)
+    assert page.evaluate(UNDER_ARROWS) == []
     return len(boxes)
 
+
+UNDER_ARROWS = """() => [...document.querySelectorAll("[role=combobox]")].filter((field) => field.checkVisibility())
+  .filter((field) => {
+    let around = field.parentElement;
+    while (!around.querySelector("svg")) around = around.parentElement;
+    const end = field.getBoundingClientRect().right - parseFloat(getComputedStyle(field).paddingRight);
+    return end > around.querySelector("svg").getBoundingClientRect().left;
+  }).map((field) => field.value)"""
 
 # Contrast ratios as WCAG defines them, from what is painted: a function of a selector that returns one ratio for each
 # element, the backgrounds of all its parents laid over white.
