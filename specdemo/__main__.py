@@ -85,17 +85,20 @@ def race(
         from specdemo.terminal import show
 
         show(run)
+    if as_json:
+        print(json.dumps(run.result()), flush=True)
     if trace is not None:
-        from specdemo.measure.trace import write
+        from specdemo.measure.trace import MAX_BYTES, write
 
         try:
-            write(run.trace, trace)
+            size = write(run.trace, trace)
         except OSError as error:
             _refuse(f"cannot write the trace: {error}", 2)
-    if as_json:
-        print(json.dumps(run.result()))
+        if size > MAX_BYTES:
+            words = f"the trace has {size / 1e6:.1f} MB; Replay takes {MAX_BYTES / 1e6:g}: ask for fewer tokens"
+            print(f"specdemo: {words}", file=sys.stderr)
     if run.failure is not None:
-        _refuse(f"the speculative path broke: {run.failure}", 1)
+        _refuse(f"a path broke: {run.failure}", 1)
 
 
 @app.command()

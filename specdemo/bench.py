@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from threading import Event
 from time import perf_counter
@@ -39,30 +39,41 @@ def bench(plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancel
     for _, heat in groupby((case for case in cases if not book.get(case.key)), key=lambda case: case.heat):
         if cancelled.is_set():
             return
-        runs = {case: _run(case, plan, limits, pairs) for case in heat}
-        first, run = next(iter(runs.items()))
-        if models != (first.dtype, first.quantization):
-            models = (first.dtype, first.quantization)
-            _warm(plan, first, limits, pairs, cancelled)
-        taken = {first: _generate(first, run, cancelled)} if is_peer(first.mode) else _race(runs, cancelled)
-        if cancelled.is_set():
-            return  # half an answer is no row
-        found: list[Row] = []
-        for case, tally in taken.items():
-            plain = book.get(case.reference)
-            measured = row(
-                case,
-                tally,
-                tally_of(plain) if plain else tally,
-                greedy=runs[case].task.sampling.greedy,
-                dtype=runs[case].loaded.dtype,
-                target_weights_mb=runs[case].target_bytes / memory.MB,
-                draft_weights_mb=_draft_bytes(case, runs[case]) / memory.MB,
-                cache_mb=None if is_peer(case.mode) else tally.cache_bytes / memory.MB,
-            )
-            book.add(measured)
-            found.append(measured)
-        yield from found
+        together = list(heat)
+        if models != (together[0].dtype, together[0].quantization):
+            models = (together[0].dtype, together[0].quantization)
+            _warm(plan, together[0], limits, pairs, cancelled)
+        yield from _heat(together, plan, book, limits, pairs, cancelled)
+
+
+def _heat(
+    cases: Sequence[Case], plan: Plan, book: Book, limits: Limits, pairs: Collection[str], cancelled: Event
+) -> list[Row]:
+    """Measure one heat; its rows, which are in the book by then, and none if cancelled.
+
+    Whatever holds the models ends here, so that the next precision finds their memory free.
+    """
+    runs = {case: _run(case, plan, limits, pairs) for case in cases}
+    first = cases[0]
+    taken = {first: _generate(first, runs[first], cancelled)} if is_peer(first.mode) else _race(runs, cancelled)
+    if cancelled.is_set():
+        return []  # half an answer is no row
+    found: list[Row] = []
+    for case, tally in taken.items():
+        plain = book.get(case.reference)
+        measured = row(
+            case,
+            tally,
+            tally_of(plain) if plain else tally,
+            greedy=runs[case].task.sampling.greedy,
+            dtype=runs[case].loaded.dtype,
+            target_weights_mb=runs[case].target_bytes / memory.MB,
+            draft_weights_mb=_draft_bytes(case, runs[case]) / memory.MB,
+            cache_mb=None if is_peer(case.mode) else tally.cache_bytes / memory.MB,
+        )
+        book.add(measured)
+        found.append(measured)
+    return found
 
 
 def _asked(case: Case, plan: Plan, limits: Limits, pairs: Collection[str], **changes: Any) -> RaceRequest:

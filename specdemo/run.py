@@ -208,7 +208,7 @@ class Run(Recording):
     def _make_paths(self) -> dict[str, Iterator[Step]]:
         loaded, task, on = self.loaded, self.task, self.loaded.target.device
         paths = {
-            "plain": plain(CachedModel(loaded.target), task, Randomness(task.seed, on)),
+            "plain": survivable(plain(CachedModel(loaded.target), task, Randomness(task.seed, on))),
             "speculative": self._survivable(),
         }
         synced = partial(synchronize, on)

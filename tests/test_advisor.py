@@ -5,7 +5,7 @@ import pytest
 from specdemo.measure.advisor import advice
 
 
-def average(mode, ratio, interval, dtype="fp32", quantization="none", prompts=5, length=16, cost=1.5):
+def average(mode, ratio, interval, dtype="fp32", quantization="none", prompts=5, length=16, cost=1.5, surely=None):
     return {
         "mode": mode,
         "dtype": dtype,
@@ -14,6 +14,7 @@ def average(mode, ratio, interval, dtype="fp32", quantization="none", prompts=5,
         "prompts": prompts,
         "speed_up": ratio,
         "speed_up_interval": interval,
+        "speed_up_surely": surely or (interval and interval[0]),
         "step_cost": cost,
     }
 
@@ -60,3 +61,18 @@ def test_each_precision_has_its_own_best_lossless_mode():
 
 def test_where_nothing_drafted_there_is_nothing_to_say():
     assert advice([PLAIN, average("tree", None, None)]) == []
+
+
+def test_the_best_of_several_needs_more_than_its_own_interval():
+    """A setting that was chosen because it looked best looks better than it is."""
+    lucky = average("tree", 1.2, (1.01, 1.4), surely=0.98)
+    (sentence,) = advice([lucky, average("ngram", 1.1, (0.9, 1.3))])
+    assert sentence.startswith("fp32: no verdict yet") and "(5 prompts, best of 2 settings, 95% interval" in sentence
+    (sentence,) = advice([lucky, average("ngram", 1.1, (1.05, 1.15), surely=1.04)])
+    assert sentence.startswith("fp32: speculate, with ngram, draft length 16. It was 1.10")
+
+
+def test_it_advises_against_speculation_only_where_no_setting_may_pay():
+    slow, open_ = average("tree", 0.9, (0.85, 0.95)), average("ngram", 0.8, (0.5, 1.2))
+    assert advice([slow, open_])[0].startswith("fp32: no verdict yet")
+    assert advice([slow, average("ngram", 0.8, (0.7, 0.9))])[0].startswith("fp32: do not speculate.")

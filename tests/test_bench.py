@@ -1,16 +1,20 @@
 """The benchmark on the embedded pair: complete rows, peers in the same run, stopped and gone on with."""
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from specdemo import bench as bench_module
 from specdemo.bench import bench
 from specdemo.config import Limits
 from specdemo.engine.race import race
+from specdemo.measure import commands
 from specdemo.measure.results import ASSISTED, Book, Plan, Prompt, peers
 from specdemo.models.pairs import PAIRS
 from specdemo.request import RequestError
@@ -148,9 +152,38 @@ def test_what_was_measured_before_something_broke_is_written(tmp_path):
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 3
 
 
+def test_what_was_measured_before_memory_ran_out_is_kept_and_the_status_says_that_it_broke(monkeypatch):
+    def breaking(plan, book, *_):
+        book.add({"prompt": "a", "mode": "plain"})
+        yield book.rows[-1]
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("specdemo.bench.bench", breaking)
+    book = Book(plan("ngram"), {})
+    assert commands._measure(book.plan, book) == ("a way to answer broke: RuntimeError: out of memory", 1)
+    assert len(book.rows) == 1
+
+
+def test_nothing_holds_the_models_of_a_precision_when_the_next_is_loaded(monkeypatch):
+    """Else a model that fits alone is refused for the memory that the one before it takes."""
+    made, held, original = [], [], bench_module._run
+
+    def watched(case, *rest, **changes):
+        if case.dtype == "bf16":
+            gc.collect()
+            held.extend(old for old in made if old() is not None and old().request.dtype == "fp32")
+        new = original(case, *rest, **changes)
+        made.append(weakref.ref(new))
+        return new
+
+    monkeypatch.setattr(bench_module, "_run", watched)
+    asked = Plan(PROMPTS[:1], ("ngram",), ("fp32", "bf16"), settings=SETTINGS)
+    assert len(run(asked, Book(asked, {}))) == 4 and len(made) == 8 and held == []
+
+
 def test_the_command_prints_json_last_and_writes_csv_and_markdown(tmp_path):
     (tmp_path / "p.txt").write_text("Name two colours.\n")
-    files = {"--csv": "r.csv", "--markdown": "r.md", "--out": "rows.jsonl"}
+    files = {"--csv": "r.csv", "--markdown": "new/r.md", "--out": "rows.jsonl"}
     written = [part for option, name in files.items() for part in (option, tmp_path / name)]
     asked = ["--prompts", tmp_path / "p.txt", "--modes", "ngram", "--max-new-tokens", 8, "--dtypes", "fp32", "--json"]
     command = [sys.executable, "-m", "specdemo", "bench", *map(str, [*asked, *written])]
@@ -164,7 +197,7 @@ def test_the_command_prints_json_last_and_writes_csv_and_markdown(tmp_path):
         "decode_tokens_per_s", "score", "tokens_per_step", "acceptance_rate", "speed_up", "lossless",
     }  # fmt: skip
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 3
-    assert "python -m specdemo bench" in (tmp_path / "r.md").read_text()
+    assert "python -m specdemo bench" in (tmp_path / "new/r.md").read_text()
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert json.loads(again.stdout.splitlines()[-1])["rows"] == found["rows"]  # nothing was measured anew
 

@@ -112,6 +112,22 @@ def test_a_drafter_that_cannot_even_be_made_ends_its_own_path_only(pair, monkeyp
     assert race.failure == "OSError: no room" and race.tallies["plain"].finish == Finish.LENGTH
 
 
+def test_a_plain_path_that_breaks_leaves_the_speculative_one_and_is_named(pair, offered, monkeypatch):
+    def fails(*_):
+        yield from ()
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(run, "plain", fails)
+    race = run.Run(request(), load(pair, "fp32"), Event())
+    for _ in race:
+        pass
+    assert race.failure == "RuntimeError: no memory left" and race.tallies["speculative"].tokens == TOKENS
+    assert race.result()["speed_up"] is None and race.result()["lossless"]["verdict"] == "incomplete"
+    events = told(shown())
+    assert events[-1]["finish"] == {"plain": "failed", "speculative": "length"}
+    assert events[-1]["text"].startswith(text("plain_failed"))
+
+
 def test_stop_is_heard_while_the_models_are_fetched(offered, monkeypatch):
     held = Event()
     monkeypatch.setattr(Ready, "fetched", held)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tiny import CONFIGS, model
 
 from specdemo.engine import cache as cache_module
-from specdemo.engine.cache import CachedModel
+from specdemo.engine.cache import Buffer, CachedModel
 
 MODELS = {name: model(name) for name in ("llama", "mistral", "gemma2")}
 
@@ -96,6 +96,22 @@ def test_a_buffer_grows_by_blocks_and_its_bytes_are_counted(monkeypatch):
             sizes.append(cached.cache_bytes)
     per_position = 2 * 2 * 1 * 8 * 4  # keys and values, layers, heads, head_dim, bytes of a float32
     assert sizes == [per_position * capacity for capacity in (4, 4, 4, 4, 8, 8, 8, 8, 12)]
+
+
+class Elsewhere(list):
+    """Stands in for indices on another GPU: of no use before they are brought here."""
+
+    def to(self, device):
+        assert device == torch.device("cpu")
+        return torch.tensor(self)
+
+
+def test_the_rows_to_keep_are_told_on_the_device_where_the_rows_lie():
+    """A target spread over GPUs has its later layers elsewhere than its first, whose device the path comes from."""
+    buffer = Buffer()
+    buffer.append(torch.arange(6.0).reshape(1, 6, 1))
+    buffer.keep(2, Elsewhere([1, 3]))
+    assert buffer.length == 4 and buffer.data[0, :4, 0].tolist() == [0, 1, 3, 5]
 
 
 def test_the_context_is_not_overrun():

@@ -106,11 +106,30 @@ def test_a_chat_model_beside_a_base_model_is_said(make):
     ("config", "reason"),
     [
         (t.MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, state_size=4), "cannot be rolled back"),
+        (
+            t.GPTNeoConfig(hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]]),
+            "its local layers hide rows",
+        ),
         (t.T5Config(vocab_size=32, d_model=16, num_layers=1), "no causal language model"),
     ],
 )
 def test_models_that_cannot_be_rolled_back_or_do_not_write_are_refused(config, reason, make):
     assert reason in (look(make(config)).refusal or "")
+
+
+def test_a_context_ends_where_the_rotation_of_its_positions_would_change(make):
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    config = t.Phi3Config(**SMALL, rope_parameters=rope, original_max_position_embeddings=64)
+    report = look(make(config), make(config), context=200)
+    assert report.refusal is None and report.context == 64
+    assert "64 tokens (target), 64 (draft)" in sentences(report, Level.OK, "context")[0]
+
+
+@pytest.mark.parametrize("quantization", [None, Quantization("nf4", "target")])
+def test_a_checkpoint_that_is_quantized_already_is_refused_by_name(make, quantization):
+    config = CONFIGS["llama"]()
+    config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    assert "its checkpoint is quantized already" in (look(make(config), quantization=quantization).refusal or "")
 
 
 def test_memory_is_weights_and_the_caches_of_both_paths_and_of_the_draft(make):

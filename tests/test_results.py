@@ -4,12 +4,15 @@ import json
 import math
 from itertools import groupby
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from specdemo.engine.types import Finish, Origin, Token
 from specdemo.measure import report
+from specdemo.measure.advisor import advice
 from specdemo.measure.metrics import Tally
 from specdemo.measure.results import (
     BenchError,
@@ -177,10 +180,26 @@ def test_averages_compare_each_prompt_with_its_own_plain_answer():
     assert tree["step_cost"] * tree["speed_up"] == pytest.approx(
         math.prod(r["tokens_per_step"] for r in each) ** (1 / len(each))
     )
-    low, high = tree["speed_up_interval"]
-    assert 1 <= low < tree["speed_up"] < high <= 4
+    half = stats.t.ppf(0.975, 1) * math.log(4) / 2  # two prompts: the deviation over the root of two is half the range
+    assert tree["speed_up_interval"] == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)))
+    assert tree["speed_up_surely"] == tree["speed_up_interval"][0]  # the other length is its one rival
     peer = found["transformers generate", None]
     assert peer["speed_up"] == pytest.approx(0.8) and peer["tokens_per_step"] is None and peer["kept"] == []
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says_and_the_best_of_several_is_not_believed_too_easily():
+    draws = np.exp(np.random.default_rng(0).normal(0.0, 0.12, (4000, 6, 5)))  # runs, useless settings, prompts
+    found = [report._interval(ratios, report.LEVEL) for ratios in draws[:, 0]]
+    assert np.mean([low <= 1 <= high for low, high in found]) == pytest.approx(0.95, abs=0.012)
+    plan = Plan(tuple(Prompt(f"{i}", "code", "x") for i in range(5)), ("tree",), draft_lengths=tuple(range(2, 8)))
+    wrong = 0
+    for run in draws[:300]:
+        rows = [
+            made(case, seconds=4 / run[case.draft_length - 2, int(case.prompt.id)] if case.draft_length else 4.0)
+            for case in plan.cases()
+        ]
+        wrong += advice(report.averages(rows))[0].startswith("fp32: speculate")
+    assert 0 < wrong <= 25  # about 5% of 300
 
 
 def test_repeats_count_as_their_median_and_kinds_are_kept_apart():

@@ -25,8 +25,8 @@ RowCost = Annotated[float, typer.Option(min=0, help="Of a further row, in target
 @app.command()
 def data(
     out: Annotated[Path, typer.Option(help="File of answers; an existing one is continued.")] = ANSWERS,
-    tokens: Annotated[int, typer.Option(help="Answer tokens in the file at the end.")] = 2_000_000,
-    slots: Annotated[int, typer.Option(help="Sequences written at once.")] = 128,
+    tokens: Annotated[int, typer.Option(min=1, help="Answer tokens in the file at the end.")] = 2_000_000,
+    slots: Annotated[int, typer.Option(min=1, help="Sequences written at once.")] = 128,
     seed: Annotated[int, typer.Option(help="Of the sampling; a continued file goes on with another stream.")] = 1,
     states: Annotated[bool, typer.Option(help="Keep the hidden states too, for training a head.")] = True,
     exclude: Annotated[
@@ -74,9 +74,9 @@ def states(answers: Answers) -> None:
 def ngram(
     answers: Answers,
     out: Annotated[Path, typer.Option(help="The table.")] = WEIGHTS / "embedded-ngram.safetensors",
-    order: Annotated[int, typer.Option(help="Ids of the longest context, at most 3.")] = ORDER,
-    least: Annotated[int, typer.Option(help="Answers that must have a follower of two ids or more.")] = LEAST,
-    most: Annotated[int, typer.Option(help="Followers kept of a context of two ids or more.")] = MOST,
+    order: Annotated[int, typer.Option(min=1, max=3, help="Ids of the longest context.")] = ORDER,
+    least: Annotated[int, typer.Option(min=1, help="Answers that must have a follower of two ids or more.")] = LEAST,
+    most: Annotated[int, typer.Option(min=1, help="Followers kept of a context of two ids or more.")] = MOST,
 ) -> None:
     """Count the n-gram table over the answers."""
     from rich.progress import track
@@ -100,11 +100,11 @@ def train(
         Path | None, typer.Option(help="Weights to go on from; a new head by default.", show_default=False)
     ] = None,
     vocabulary: Annotated[int, typer.Option(help="Ids that a new head can draft.")] = 4096,
-    epochs: Annotated[int, typer.Option(help="Times that all answers are read.")] = 1,
-    batch: Annotated[int, typer.Option(help="Sequences a batch.")] = 8,
+    epochs: Annotated[int, typer.Option(min=1, help="Times that all answers are read.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences a batch.")] = 8,
     rate: Annotated[float, typer.Option(help="Learning rate at its highest.")] = 1e-3,
-    passes: Annotated[int, typer.Option(help="Positions drafted in training.")] = 2,
-    held_out: Annotated[int, typer.Option(help="Sequences that are only looked at, to judge by.")] = 64,
+    passes: Annotated[int, typer.Option(min=1, help="Positions drafted in training.")] = 2,
+    held_out: Annotated[int, typer.Option(min=1, help="Sequences that are only looked at, to judge by.")] = 64,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
 ) -> None:
     """Train the feature head on answers that were written with their states; a killed run is gone on with."""
@@ -248,10 +248,10 @@ def distil(
     out: Annotated[Path, typer.Option(help="The layers' weights.")] = WEIGHTS / "embedded-draft.safetensors",
     layers: Annotated[str, typer.Option(help="Layers of the target to keep, by comma.")] = "0,1,2,29",
     vocabulary: Annotated[int, typer.Option(help="Ids whose probabilities are learnt.")] = 4096,
-    epochs: Annotated[int, typer.Option(help="Times that all answers are read.")] = 1,
-    batch: Annotated[int, typer.Option(help="Sequences a batch.")] = 8,
+    epochs: Annotated[int, typer.Option(min=1, help="Times that all answers are read.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences a batch.")] = 8,
     rate: Annotated[float, typer.Option(help="Learning rate at its highest.")] = 1e-3,
-    held_out: Annotated[int, typer.Option(help="Sequences that are only looked at, to judge by.")] = 64,
+    held_out: Annotated[int, typer.Option(min=1, help="Sequences that are only looked at, to judge by.")] = 64,
     every: Annotated[int, typer.Option(min=1, help="Train on every n-th answer only.")] = 3,
     seed: Annotated[int, typer.Option(help="Of the order.")] = 1,
 ) -> None:

@@ -41,7 +41,7 @@ def task(loaded: Any, prompt: str, max_new_tokens: int) -> Any:
     from specdemo.engine.types import Task
     from specdemo.text import encode
 
-    ids, context = tuple(encode(loaded.tokenizer, prompt, chat=True)), loaded.target.config.max_position_embeddings
+    ids, context = tuple(encode(loaded.tokenizer, prompt, chat=True)), loaded.context
     if len(ids) + max_new_tokens > context:
         raise typer.BadParameter(
             f"{prompt[:40]!r} has {len(ids)} tokens; with {max_new_tokens} new ones that is more than the {context} of "
@@ -84,6 +84,10 @@ def split(loaded: Any, answers: list[Path], held_out: int, seed: int) -> tuple[l
         data = [sample for path in answers for sample in samples(path, opening, states)]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    if len(data) <= held_out:
+        raise typer.BadParameter(
+            f"the answers are {len(data)} sequences, and {held_out} are held out: give more, or a lower --held-out"
+        )
     random.Random(seed).shuffle(data)
     return data[held_out:], data[:held_out]
 

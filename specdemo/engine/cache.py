@@ -15,6 +15,19 @@ BLOCK = 64  # positions by which a buffer grows; appending must not copy the who
 PREFILL_CHUNK = 512  # prompt tokens a forward pass, so that a Stop is heard inside a long prompt
 
 
+def context_of(config: Any) -> int:
+    """Tokens that a model of this text config can attend to, as long as the rotation of a position stays the same.
+
+    "longrope" (Phi-3 and 4) rotates all positions otherwise once a pass reaches beyond the original context: keys that
+    were cached before would be wrong, and a draft that reaches beyond would change the rows before it.
+    """
+    most: int = config.max_position_embeddings
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return most
+    return min(most, rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
+
+
 class Buffer:
     """Rows [..., T, width] along the second last dimension, `length` of them filled."""
 
@@ -43,7 +56,8 @@ class Buffer:
         end = length if path is None else length + len(path)
         if path is not None:
             assert self.data is not None
-            self.data[..., length:end, :] = self.data[..., length + path, :]
+            rows = length + path.to(self.data.device)  # a layer may lie on another GPU than the first
+            self.data[..., length:end, :] = self.data[..., rows, :]
         self.length = end
 
 
@@ -90,7 +104,7 @@ class CachedModel:
         self.config: Any = model.config.get_text_config()
         self.layers = [GrowingLayer() for _ in range(self.config.num_hidden_layers)]
         self.cache = Cache(layers=[*self.layers])
-        self.context: int = self.config.max_position_embeddings  # tokens
+        self.context = context_of(self.config)
         self.window: int | None = getattr(self.config, "sliding_window", None)  # tokens
         self.device: torch.device = model.device
         self._states: Buffer | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from specdemo.measure import results
 from specdemo.measure.results import PLAIN, BenchError, Book, Plan, Prompt, is_peer, prompt_set, read_prompts, way
 from specdemo.models.pairs import PAIRS
 
+log = logging.getLogger(__name__)
 Names = Annotated[str, typer.Option(help="By comma.")]
 
 
@@ -50,6 +52,7 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure every prompt in every mode, beside plain decoding and, if asked, transformers' own ways."""
     from specdemo import device
+    from specdemo.measure import report
     from specdemo.measure.machine import machine
 
     named = [*modes.split(","), *(results.peers(pair, target, draft) if peers else ())]
@@ -65,49 +68,58 @@ def bench(
             repeats,
             settings,
         )
+        for path in (csv, markdown):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
         here = machine(device.pick())
         book = Book(plan, here, out)
-        wrong = _measure(plan, book)
+        wrong, code = _measure(plan, book)
         if book.rows:
-            _write(book.rows, here, csv, markdown, as_json)
+            _print(book.rows, here, as_json)
+            command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
+            if csv is not None:
+                csv.write_text(report.csv(book.rows))
+            if markdown is not None:
+                markdown.write_text(report.markdown(book.rows, here, command))
     except (ValueError, OSError) as error:
-        wrong = str(error)
-    if wrong is not None:
+        wrong, code = str(error), 2
+    if code:
         print(f"specdemo: {wrong}", file=sys.stderr)
-        raise typer.Exit(2)
+        raise typer.Exit(code)
 
 
-def _measure(plan: Plan, book: Book) -> str | None:
-    """Run the plan with a progress bar; returns what ended it early, if that was no Ctrl-C. What is done is kept."""
+def _measure(plan: Plan, book: Book) -> tuple[str, int]:
+    """Run the plan with a progress bar; returns what ended it early, and the exit status."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from specdemo.bench import bench as measure
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # Drawn after an answer only: a thread that draws meanwhile would do so on the clock of the path that runs.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("Measuring", total=plan.answers, completed=len(book.rows))
         try:
             for row in measure(plan, book, UNLIMITED, PAIRS, Event()):
-                bar.update(task, advance=1, description=f"{row['prompt']}, {row['mode']}"[:40].ljust(40))
+                words = f"{row['prompt']}, {row['mode']}"[:40].ljust(40)
+                bar.update(task, completed=len(book.rows), description=words, refresh=True)
         except KeyboardInterrupt:
-            bar.console.print("Stopped; what is done is kept.")
+            return "stopped; what was measured is kept", 130
         except ValueError as error:  # RequestError, BenchError
-            return str(error)
-    return None
+            return str(error), 2
+        except Exception as error:  # memory that ran out in mid-answer, say: the answers before it are still good
+            log.exception("a benchmark broke")
+            return f"a way to answer broke: {type(error).__name__}: {error}", 1
+    return "", 0
 
 
-def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown: Path | None, as_json: bool) -> None:
+def _print(rows: list[Any], machine: dict[str, Any], as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from specdemo.measure import report
     from specdemo.measure.advisor import advice
 
-    if csv:
-        csv.write_text(report.csv(rows))
-    if markdown:
-        markdown.write_text(report.markdown(rows, machine, shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])))
     overall = report.averages(rows)
     if as_json:
         print(json.dumps({"rows": report.results(rows), "averages": overall, "advice": advice(overall),

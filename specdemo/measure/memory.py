@@ -56,13 +56,13 @@ def process_bytes() -> int:
 
 
 def device_bytes(device: torch.device) -> int:
-    """Bytes in use on an accelerator, by every process; 0 on a CPU."""
+    """Bytes in use on all GPUs together, by every process, where `device` is one; 0 on a CPU."""
     if device.type != "cuda":
         return 0
     import torch
 
-    free, total = torch.cuda.mem_get_info(device)
-    return total - free
+    spaces = (torch.cuda.mem_get_info(i) for i in range(torch.cuda.device_count()))
+    return sum(total - free for free, total in spaces)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -31,7 +31,7 @@ class Recording:
 
     @property
     def failure(self) -> str | None:
-        """How the speculative path broke, if it did."""
+        """How a path broke, if one did."""
         return next((step.note or "" for _, step in self.trace.steps if step.finish is Finish.FAILED), None)
 
     @property

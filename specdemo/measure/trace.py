@@ -89,12 +89,13 @@ _ADAPTER = TypeAdapter(Trace)
 _PARTS: dict[str, type[BaseModel]] = {"settings": _Settings, "models": _Models}
 
 
-def write(trace: Trace, path: Path) -> None:
-    """Write `trace` to `path`, gzipped if that ends in .gz.
+def write(trace: Trace, path: Path) -> int:
+    """Write `trace` to `path`, gzipped if that ends in .gz; returns the bytes of its JSON (`read` takes MAX_BYTES).
 
     A crash in the middle leaves the old file or none, never half of one.
     """
     content = _ADAPTER.dump_json(trace)
+    size = len(content)
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +109,7 @@ def write(trace: Trace, path: Path) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    return size
 
 
 def read(path: Path, max_bytes: int = MAX_BYTES) -> Trace:

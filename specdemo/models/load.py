@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
 from specdemo.config import Dtype
-from specdemo.engine.cache import CachedModel
+from specdemo.engine.cache import CachedModel, context_of
 from specdemo.engine.head import FeatureHead, read_head
 from specdemo.engine.ngram import NgramTable
 from specdemo.models import kernels, placement
@@ -56,7 +56,7 @@ class Loaded:
     @property
     def context(self) -> int:
         """Tokens that the target can attend to."""
-        return self.target.config.get_text_config().max_position_embeddings
+        return context_of(self.target.config.get_text_config())
 
     def without_models(self) -> Loaded:
         """What names and decodes, small enough to be sent to another process."""

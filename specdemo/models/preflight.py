@@ -13,6 +13,7 @@ import torch
 
 from specdemo import device
 from specdemo.config import Dtype
+from specdemo.engine.cache import context_of
 from specdemo.measure import memory
 from specdemo.models import placement, size, vocabulary
 from specdemo.models.files import LoadError, read_config, read_tokenizer
@@ -47,7 +48,8 @@ class Candidate:
     @property
     def context(self) -> int | None:
         """Tokens; None where the config does not say."""
-        return getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        config = self.config.get_text_config()
+        return context_of(config) if hasattr(config, "max_position_embeddings") else None
 
 
 def preflight(pair: Pair, dtype: Dtype, quantization: Quantization | None = None, context: int | None = None) -> Report:
@@ -110,6 +112,13 @@ def _check_architecture(report: Report, candidate: Candidate) -> None:
             "choose a model with attention layers only",
         )
         return
+    if "local" in getattr(config, "attention_layers", ()):
+        sentence = f"{candidate.name}: its local layers hide rows, not positions, and a tree's rows are no positions; "
+        report.add(Level.REFUSAL, "attention", sentence + "choose another model")
+        return
+    if getattr(candidate.config, "quantization_config", None):
+        sentence = f"{candidate.name}: its checkpoint is quantized already; choose the unquantized one"
+        report.add(Level.REFUSAL, "quantization", sentence)
     if candidate.context is None:
         report.add(Level.REFUSAL, "context", f"{candidate.name}: its config states no context length; choose another")
     window = getattr(config, "sliding_window", None)
@@ -185,10 +194,7 @@ def _check_quantization(report: Report, candidates: list[Candidate], quantizatio
     dtype = DTYPES[report.dtype]
     for candidate in (x for x in candidates if x.quantized):
         total = size.weight_bytes(candidate.skeleton, dtype)
-        if getattr(candidate.config, "quantization_config", None):
-            sentence = f"{candidate.name}: its checkpoint is quantized already; choose the unquantized one"
-            report.add(Level.REFUSAL, "quantization", sentence)
-        elif stays := size.expert_bytes(candidate.skeleton, dtype):
+        if stays := size.expert_bytes(candidate.skeleton, dtype):
             report.add(
                 Level.REFUSAL,
                 "quantization",

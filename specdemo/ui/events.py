@@ -143,8 +143,9 @@ def closing(recording: Recording) -> list[Event]:
 
 def _summary(recording: Recording) -> str:
     ratio = recording.speed_up
-    if recording.tallies["speculative"].finish == Finish.FAILED:
-        return text("speculative_failed")
+    for name, tally in recording.tallies.items():
+        if tally.finish == Finish.FAILED:
+            return text(f"{name}_failed")
     if ratio is None:
         return text("stopped")
     theirs = recording.tallies["speculative"]

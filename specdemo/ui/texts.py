@@ -97,6 +97,7 @@ EN = {
     "finish_stop": "stop text",
     "finish_failed": "failed",
     "path_failed": "This path broke and the other goes on. {reason}",
+    "plain_failed": "The plain path broke; the speculative path went on without it.",
     "speculative_failed": "The speculative path broke; the plain path went on without it.",
     "benchmark": "Benchmark",
     "bench_about": "Every prompt in every mode, beside plain decoding of the same weights. The answers to a prompt "
