@@ -56,6 +56,7 @@ class Limits(Section):
     max_bench_answers: int = Field(200, ge=2)
     max_bench_tokens: int = Field(30_000, ge=2)  # of all answers together
     max_bench_repeats: int = Field(5, ge=1)
+    max_bench_ways: int = Field(12, ge=2)  # measured in turn, plain decoding among them; each has a cache
 
 
 # Whoever owns the terminal owns the machine: only the model's own context limits them.

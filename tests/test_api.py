@@ -240,6 +240,12 @@ def test_a_race_whose_client_goes_away_frees_the_device(address, client, good):
     assert_free(client, good)
 
 
+def test_no_call_passes_the_queue_by(address):
+    for path in ("run/race_once", "api/race_once"):
+        answer = httpx.post(f"{address}gradio_api/{path}", json={"data": ["x"], "session_hash": "s"})
+        assert answer.status_code >= 400, path
+
+
 def test_two_clients_at_once_are_served_one_after_the_other(address, good):
     with ThreadPoolExecutor() as pool:
         first, second = pool.map(lambda _: race_once(connect(address)), range(2))
@@ -305,6 +311,10 @@ def test_a_benchmark_ends_when_whoever_asked_goes_away(client):
         ({"prompts": ["x"] * 101}, "at most 200"),
         ({"modes": []}, "modes"),
         ({"modes": ["magic"]}, "mode: "),
+        ({"modes": ["chain:" + "9" * 5000]}, "mode: "),
+        ({"modes": ["transformers prompt lookup:999"]}, "is not measured here"),
+        ({"modes": [f"tree:{length}" for length in range(1, 17)]}, "17 ways"),
+        ({"draft_length": [1]}, "draft_length"),
         ({"dtypes": ["fp8"]}, "dtype"),
         ({"quantizations": ["nf5"]}, "quantization"),
         ({"repeats": 99}, "repeats"),

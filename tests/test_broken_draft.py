@@ -125,7 +125,7 @@ def test_a_plain_path_that_breaks_leaves_the_speculative_one_and_is_named(pair, 
     assert race.result()["speed_up"] is None and race.result()["lossless"]["verdict"] == "incomplete"
     events = told(shown())
     assert events[-1]["finish"] == {"plain": "failed", "speculative": "length"}
-    assert events[-1]["text"].startswith(text("plain_failed"))
+    assert events[-1]["text"].startswith(text("failed_plain"))
 
 
 def test_stop_is_heard_while_the_models_are_fetched(offered, monkeypatch):

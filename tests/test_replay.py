@@ -1,6 +1,7 @@
 """A replay tells what the race told, without a model, and whatever a file holds."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ from specdemo.ui import events, links, player, replay_tab
 from specdemo.ui.charts import Curves
 from specdemo.ui.player import Player, near
 from specdemo.ui.race_tab import RaceTab
-from specdemo.ui.texts import EN
+from specdemo.ui.texts import EN, text
 
 ROOT = Path(__file__).parents[1]
 WORDS = ["<b>", "${alert(1)}", "{{x}}", "</script>", "a", "\x1b[31m", "__i18n__", "\u202e", "\n", "`", "&lt;"]
@@ -88,6 +89,18 @@ def test_passes_made_again_are_told_and_survive_a_trace(loaded, tmp_path, monkey
     for name, step in recording.trace.steps:
         recording.take(name, step)
     assert recording.tallies == run.tallies
+    player = Player(recording.trace, len(recording.trace.steps) - 1)
+    seen, every = map(int, re.findall(r"[0-9]+", player.standing()[-1]["text"]))
+    assert 0 < seen < every
+
+
+def test_a_replay_says_what_the_race_was_run_with():
+    trace = made()
+    trace.settings |= {"quantization": "nf4", "quantize": "both", "exact": True, "repetition_penalty": 1.2}
+    told = next(fact["value"] for fact in events.restart(trace)["about"] if fact["name"] == text("recorded_with"))
+    for word in ("nf4 (target and draft)", text("exact"), f"{text('repetition_penalty')} 1.2"):
+        assert word in told
+    assert "nf4" not in str(events.restart(made())["about"])
 
 
 @given(request=requests, stop_after=st.none() | st.integers(1, 12))
@@ -391,11 +404,6 @@ def test_an_unknown_name_is_refused_with_the_names_there_are():
     assert "../../etc/passwd" in told[-1]["text"] and ", ".join(shipped.names()) in told[-1]["text"]
 
 
-def test_an_address_that_names_no_race_leaves_the_stage_alone():
-    """Holds off: the page opened with an error instead of the first race, whenever Gradio reported the empty name."""
-    assert list(replay_tab.ReplayTab().on_link(visitor(), "", 1.0)) == [[gr.skip()] * 7]
-
-
 def test_few_traces_stay_in_memory():
     assert replay_tab._trace.cache_info().maxsize <= 16
 
@@ -458,6 +466,12 @@ def test_a_bad_parameter_is_left_out_with_its_reason_and_the_others_hold(tab, na
     assert values == {"top_p": 0.5}
     assert len(wrong) == 1 and len(wrong[0]) < 200
     assert __import__("re").match(message, wrong[0])
+
+
+def test_the_order_of_parameters_does_not_matter_and_those_of_advertisers_are_passed_over(tab):
+    asked = {"double_quantization": "true", "quantization": "nf4", "utm_source": "x", "fbclid": "y"}
+    values = {"quantization": "nf4", "double_quantization": True}
+    assert links.presets(asked, tab.settings, tab.fields) == (values, [])
 
 
 def test_opening_a_link_changes_only_what_it_names(tab):

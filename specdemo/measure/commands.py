@@ -52,7 +52,6 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure every prompt in every mode, beside plain decoding and, if asked, transformers' own ways."""
     from specdemo import device
-    from specdemo.measure import report
     from specdemo.measure.machine import machine
 
     named = [*modes.split(","), *(results.peers(pair, target, draft) if peers else ())]
@@ -76,11 +75,7 @@ def bench(
         wrong, code = _measure(plan, book)
         if book.rows:
             _print(book.rows, here, as_json)
-            command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
-            if csv is not None:
-                csv.write_text(report.csv(book.rows))
-            if markdown is not None:
-                markdown.write_text(report.markdown(book.rows, here, command))
+            _write(book.rows, here, csv, markdown)
     except (ValueError, OSError) as error:
         wrong, code = str(error), 2
     if code:
@@ -136,6 +131,15 @@ def _print(rows: list[Any], machine: dict[str, Any], as_json: bool) -> None:
         print(f"{name}: {', '.join(f'{kind} {ratio:.2f}' for kind, ratio in found.items())}")
     for line in advice(overall):
         print(line)
+
+
+def _write(rows: list[Any], machine: dict[str, Any], csv: Path | None, markdown: Path | None) -> None:
+    from specdemo.measure import report
+
+    if csv is not None:
+        csv.write_text(report.csv(rows))
+    if markdown is not None:
+        markdown.write_text(report.markdown(rows, machine, shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])))
 
 
 def _prompts(name: str) -> list[Prompt]:

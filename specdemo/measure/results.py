@@ -24,8 +24,8 @@ SETS = Path(__file__).parents[1] / "prompts"
 FORMAT, VERSION = "specdemo benchmark", 1
 PLAIN = "plain"
 # What transformers' generate() can do by itself; ":N" behind the last two drafts N tokens each time.
-PEER = re.compile(r"transformers (generate|(?:prompt lookup|assisted)(?::[1-9][0-9]*)?)")
-OWN_LENGTH = re.compile(r"([a-z-]+):([1-9][0-9]*)")
+PEER = re.compile(r"transformers (generate|(?:prompt lookup|assisted)(?::[1-9][0-9]{0,5})?)")
+OWN_LENGTH = re.compile(r"([a-z-]+):([1-9][0-9]{0,5})")
 # The ways beside a pair: at their own settings (a guide's, for prompt lookup), and three tokens at a time.
 PEERS = ("transformers generate", "transformers prompt lookup", "transformers prompt lookup:3")
 ASSISTED = ("transformers assisted", "transformers assisted:3")  # needs a draft model

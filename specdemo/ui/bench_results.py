@@ -97,6 +97,15 @@ def shown(rows: Sequence[Row]) -> list[Any]:
     ]
 
 
+def progress(done: int, total: int, seconds: float) -> str:
+    """How far a benchmark is after `seconds`, in answers, and how long it may still take."""
+    if not done:
+        return text("bench_running").format(done=done, total=total)
+    left = seconds / done * (total - done)
+    words = f"{left / 60:.0f} min" if left > 90 else f"{left:.0f} s"
+    return text("bench_left").format(done=done, total=total, left=words)
+
+
 def _redrawn(key: str, points: list[tuple[str, float, str]], answers: int) -> Any:
     """A plot anew. One that only gets values keeps the series of its first frame; a new title embeds it again."""
     series = list(dict.fromkeys(name for _, _, name in points))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from threading import Event as Flag
 from time import monotonic
@@ -13,11 +14,12 @@ import gradio as gr
 
 from specdemo import device
 from specdemo.config import LENGTHS, Dtype, Precision, Settings
-from specdemo.measure.results import BenchError, Book, Plan, Prompt, Row, prompt_set, read_prompts, results
+from specdemo.measure.results import BenchError, Book, Plan, Prompt, Row, is_peer, prompt_set, read_prompts, results
 from specdemo.measure.results import peers as peers_of
 from specdemo.models.pairs import PAIRS
 from specdemo.request import RequestError, checked
-from specdemo.ui.bench_results import FILES, blank, components, shown, written
+from specdemo.ui import events
+from specdemo.ui.bench_results import FILES, blank, components, progress, shown, written
 from specdemo.ui.fields import modes
 from specdemo.ui.texts import text
 from specdemo.ui.visitor import is_local
@@ -43,12 +45,12 @@ class BenchTab:
         """Yields the outputs of the page: progress, tables, plots, files."""
         cancelled = Flag()
         visitor = str(request.session_hash)
-        self._running[visitor] = cancelled
-        yield [text("waiting"), *blank(), *(gr.DownloadButton(interactive=False) for _ in FILES)]
         book: Book | None = None
         asked = dict(zip(self.fields, values, strict=True))
         prompts = Path(asked["file"] or "FILE").name if asked["chosen"] == "file" else asked["chosen"]
         try:
+            self._running[visitor] = cancelled
+            yield [text("waiting"), *blank(), *(gr.DownloadButton(interactive=False) for _ in FILES)]
             plan, wrong = self._plan(**asked)
             book = Book(plan, {})
             words = yield from self._measure(plan, book, wrong, cancelled, SETTLE_S if is_local(request) else 0.0)
@@ -71,8 +73,10 @@ class BenchTab:
             results: list[Any] = [gr.skip()] * len(blank())
             if news and monotonic() - drawn > PLOTS_EVERY_S:
                 results, drawn = _results(book), monotonic()
-            words = _progress(len(book.rows), total, monotonic() - began)
+            words = progress(len(book.rows), total, monotonic() - began)
             yield [words, *results, *([gr.skip()] * len(FILES))]
+            if cancelled.is_set() and not news:
+                break  # what is being loaded goes on behind the page; nobody waits for it
         words = text("bench_done" if len(book.rows) == total else "bench_stopped").format(
             done=len(book.rows), total=total
         )
@@ -168,6 +172,8 @@ class BenchTab:
             raise RequestError("prompts: give at least one")
         if not isinstance(repeats, int) or not 1 <= repeats <= self.settings.limits.max_bench_repeats:
             raise RequestError(f"repeats: give a whole number from 1 to {self.settings.limits.max_bench_repeats}")
+        if draft_length is not None and not isinstance(draft_length, int):
+            raise RequestError("draft_length: give a whole number, or leave it out")
         for name, values in (("modes", modes), ("dtypes", dtypes), ("quantizations", quantizations)):
             if not isinstance(values, list | tuple) or not values or not all(isinstance(v, str) for v in values):
                 raise RequestError(f"{name}: choose at least one")
@@ -184,6 +190,12 @@ class BenchTab:
             settings,
         )
         limits = self.settings.limits
+        strange = [name for name in plan.modes if is_peer(name) and name not in peers_of(pair, None, self.draft)]
+        if strange:
+            raise RequestError(f"modes: {events.shorten(strange[0], 60)} is not measured here")
+        ways = max(len(list(heat)) for _, heat in groupby(plan.cases(), key=lambda case: case.heat))
+        if ways > limits.max_bench_ways:  # all of them hold a cache at the same time
+            raise RequestError(text("bench_too_wide").format(ways=ways, most=limits.max_bench_ways))
         if plan.answers > limits.max_bench_answers:
             raise RequestError(text("bench_too_many").format(answers=plan.answers, most=limits.max_bench_answers))
         tokens = plan.answers * checked(limits, self.settings.pairs, prompt="-", pair=pair,
@@ -196,12 +208,14 @@ class BenchTab:
         """Lay the tab out; call it inside gr.Blocks."""
         self.fields, run, stop, buttons = self._controls()
         status = gr.Textbox(text("bench_idle"), label=text("bench_progress"), interactive=False, elem_id="bench-status")
+        turn = gr.HTML(elem_id="bench-turn", padding=False)  # empty: where Gradio writes a place in the queue
         outputs = components()
         started = run.click(
             self.on_page,
             list(self.fields.values()),
             [status, *outputs, *buttons],
-            show_progress="hidden",
+            show_progress="minimal",
+            show_progress_on=[turn],
             api_visibility="private",
             trigger_mode="once",
             **self.on_device,
@@ -277,11 +291,3 @@ def _saved(words: str, book: Book | None, prompts: str) -> Iterator[list[Any]]:
 
 def _results(book: Book | None) -> list[Any]:
     return shown(book.rows) if book and book.rows else blank()
-
-
-def _progress(done: int, total: int, seconds: float) -> str:
-    if not done:
-        return text("bench_running").format(done=done, total=total)
-    left = seconds / done * (total - done)
-    words = f"{left / 60:.0f} min" if left > 90 else f"{left:.0f} s"
-    return text("bench_left").format(done=done, total=total, left=words)

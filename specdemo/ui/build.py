@@ -54,10 +54,12 @@ def build(settings: Settings, draft: str | None = None, lent: Play | None = None
         def on_load(request: gr.Request) -> list[Any]:
             return opened(request, settings, race.fields)
 
-        preset = [tabs, replay.link, race.theatre, *race.fields.values()]
-        loaded = page.load(on_load, None, preset, show_progress="hidden", api_visibility="private")
-        replay.follow(loaded)
-    page.queue(max_size=settings.queue.max_size, default_concurrency_limit=1)
+        link = gr.Textbox(visible="hidden")  # the race to replay that the page's address names
+        preset = [tabs, link, race.theatre, *race.fields.values()]
+        loaded = page.load(on_load, None, preset, queue=False, show_progress="hidden", api_visibility="private")
+        replay.follow(loaded, link)
+    # Closed: a request straight to an endpoint would pass the queue by.
+    page.queue(max_size=settings.queue.max_size, default_concurrency_limit=1, api_open=False)
     # Gradio looks into its queue a thousand times a second, on the interpreter's lock that the engine needs as well:
     # measured at 15% of a path's speed on two cores.
     page._queue.sleep_when_free = 0.05

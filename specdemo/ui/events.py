@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from specdemo.config import SCORE, Mode
@@ -49,8 +50,15 @@ def _about(trace: Trace) -> list[dict[str, str]]:
     how = [
         trace.models["pair"],
         settings["dtype"],
+        *_quantized(settings),
         *(sampled if settings["temperature"] else [text("greedy")]),
         f"{text('draft_length')} {settings['draft_length']}",
+        *(
+            [f"{text('repetition_penalty')} {settings['repetition_penalty']:g}"]
+            if settings.get("repetition_penalty", 1) != 1
+            else []
+        ),
+        *([text("exact")] if settings.get("exact") else []),
     ]
     where = [machine.get("accelerator"), machine.get("processor")]
     if machine.get("threads") is not None:
@@ -62,6 +70,15 @@ def _about(trace: Trace) -> list[dict[str, str]]:
         "recorded_on": " · ".join(str(part) for part in where if part is not None),
     }
     return [{"name": text(key), "value": shorten(value, ABOUT)} for key, value in values.items() if value]
+
+
+def _quantized(settings: Mapping[str, Any]) -> list[str]:
+    """What the weights of a recorded race were quantized to, if they were."""
+    kind = settings.get("quantization", "none")
+    if kind == "none":
+        return []
+    both = f" ({text('quantize_both')})" if settings.get("quantize") == "both" else ""
+    return [f"{kind}{both}"]
 
 
 def shorten(words: str, most: int) -> str:
@@ -145,7 +162,7 @@ def _summary(recording: Recording) -> str:
     ratio = recording.speed_up
     for name, tally in recording.tallies.items():
         if tally.finish == Finish.FAILED:
-            return text(f"{name}_failed")
+            return text(f"failed_{name}")
     if ratio is None:
         return text("stopped")
     theirs = recording.tallies["speculative"]

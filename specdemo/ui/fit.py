@@ -22,6 +22,7 @@ def build(fields: Fields, asked: Callable[..., RaceRequest], on_device: dict[str
     with gr.Accordion(text("fit"), open=False):
         gr.Markdown(text("fit_about"))
         look = gr.Button(text("fit_look"), elem_id="look")
+        turn = gr.HTML(elem_id="fit-turn", padding=False)  # empty: where Gradio writes a place in the queue
         # A textbox shows what a model's files say as text, never as Markdown.
         found = gr.Textbox(label=text("fit_found"), interactive=False, visible=False, max_lines=20, elem_id="fit")
 
@@ -36,7 +37,10 @@ def build(fields: Fields, asked: Callable[..., RaceRequest], on_device: dict[str
             words = text("fit_broken")
         return gr.Textbox(words, visible=True)
 
-    look.click(on_look, list(fields.values()), found, api_visibility="private", **on_device)
+    look.click(
+        on_look, list(fields.values()), found, show_progress="minimal", show_progress_on=[turn],
+        api_visibility="private", **on_device,
+    )  # fmt: skip
 
 
 def told(request: RaceRequest) -> str:

@@ -14,7 +14,9 @@ from specdemo.ui.fields import suits
 from specdemo.ui.stage import line
 from specdemo.ui.texts import text
 
-GRADIOS_OWN = ("view", "logs", "deep_link")  # and whatever begins with two underscores
+# Of the replay, of Gradio, and of those who count where a visitor comes from.
+NOT_OURS = ("replay", "view", "logs", "deep_link", "fbclid", "gclid")
+NOT_OURS_BEGIN = ("__", "utm_")
 NEVER = ("target", "draft")  # a link must not choose what is downloaded to somebody's machine
 NAME, MESSAGES = 40, 5  # characters of a stranger's parameter, and complaints, that are shown
 
@@ -24,17 +26,19 @@ Fields = Mapping[str, gr.components.Component]
 def presets(parameters: Mapping[str, str], settings: Settings, fields: Fields) -> tuple[dict[str, Any], list[str]]:
     """The values that a link gives to fields of the Race tab, and what is wrong with the parameters left out."""
     values: dict[str, Any] = {}
-    wrong: list[str] = []
-    for name, sent in parameters.items():
-        if name == "replay" or name.startswith("__") or name in GRADIOS_OWN:
-            continue
-        try:
-            values[name] = _value(name, sent, values, settings, fields)
-        except RequestError as error:
-            wrong.append(str(error))
+    left = [name for name in parameters if name not in NOT_OURS and not name.startswith(NOT_OURS_BEGIN)]
+    wrong: dict[str, str] = {}
+    for _ in range(2):  # a value may need one behind it: double quantization is of nf4 only
+        for name in left:
+            try:
+                values[name] = _value(name, parameters[name], values, settings, fields)
+                wrong.pop(name, None)
+            except RequestError as error:
+                wrong[name] = str(error)
+        left = list(wrong)
     if "mode" in values:
         values.setdefault("draft_length", suits(values["mode"], settings))
-    return values, wrong
+    return values, list(wrong.values())
 
 
 def _value(name: str, sent: str, values: Mapping[str, Any], settings: Settings, fields: Fields) -> Any:

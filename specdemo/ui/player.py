@@ -77,7 +77,7 @@ class Player:
         """The figures, and what is to be said at this position when nothing moves."""
         if self.ended:
             return events.closing(self.recording)
-        seen = sum(tally.steps for tally in self.recording.tallies.values())
+        seen = sum(bool(step.tokens) for _, _, step in self._steps[: self.position])
         every = sum(bool(step.tokens) for _, _, step in self._steps)
         words = text("paused").format(seen=seen, steps=every)
         return [events.figures(self.recording), events.status(words)]

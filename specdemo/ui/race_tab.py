@@ -46,17 +46,17 @@ class RaceTab:
         """Yields the outputs of the page: the stage's log, the charts, the button that saves the trace."""
         show = self.show(**dict(zip(self.fields, values, strict=True)))
         visitor = str(request.session_hash)
-        self._running[visitor] = show.cancelled
         log, drawn = "", monotonic()
         charts: list[Any] = blank()
         save: Any = gr.DownloadButton(interactive=False)  # it still holds the race before this one
         try:
+            self._running[visitor] = show.cancelled
             for news in show.frames(SETTLE_S if is_local(request) else 0.0):
                 log += "".join(map(line, news))
                 # With news the device rests; without, a step is under way and is writing the curves.
                 if news and show.curves and monotonic() - drawn > CHARTS_EVERY_S:
                     charts, drawn = show.curves.frames(), monotonic()
-                yield [log if news else gr.skip(), *charts, save, gr.skip()]
+                yield [log, *charts, save, gr.skip()]  # the same log is no news; after a skip all of it would be sent
                 save = gr.skip()
                 charts = [gr.skip()] * len(CHARTS)
             if show.run and show.curves:

@@ -60,13 +60,6 @@ class ReplayTab:
             wrong = events.shorten(name, 80)
             yield _refusal(text("no_such_race").format(name=wrong, names=", ".join(known)))
 
-    def on_link(self, request: gr.Request, name: str, speed: float) -> Iterator[list[Any]]:
-        """Play the race that the page's address names, if it names one."""
-        if name:
-            yield from self.on_shipped(request, name, speed)
-        else:
-            yield [gr.skip()] * (len(CHARTS) + 3)  # yielding nothing would empty them
-
     def on_upload(self, request: gr.Request, file: str, speed: float) -> Iterator[list[Any]]:
         """Play a file from the visitor's own machine."""
         yield from self._play(request, Place(file), speed)
@@ -128,7 +121,7 @@ class ReplayTab:
                 charts: list[Any] = [gr.skip()] * len(CHARTS)
                 if monotonic() - drawn > CHARTS_EVERY_S or player.standing_still:
                     charts, drawn = player.curves.frames(), monotonic()
-                yield [told if news else gr.skip(), *charts, Place(source, player.position), gr.skip()]
+                yield [told, *charts, Place(source, player.position), gr.skip()]
         except Exception:
             log.exception("a replay failed")
             yield _refusal(text("replay_broken"))
@@ -146,9 +139,8 @@ class ReplayTab:
             self._playing[visitor] = player
 
     def build(self) -> None:
-        """Lay the tab out; call it inside gr.Blocks. `link`: the name of a shipped race that `follow` plays."""
+        """Lay the tab out; call it inside gr.Blocks."""
         names = shipped.names()
-        self.link = gr.State("")
         place = gr.State(Place(str(shipped.path(names[0]))) if names else None)
         gr.Markdown(text("replay_about"))
         with gr.Row():
@@ -180,11 +172,16 @@ class ReplayTab:
         speed.change(self.on_speed, speed, None, queue=False, **quiet)
         ahead.click(self.on_next, place, outputs, **STEPS, **quiet)
         back.click(self.on_back, place, outputs, **STEPS, **quiet)
-        self._linked = {"fn": self.on_link, "inputs": [self.link, speed], "outputs": outputs, **playing}
+        self._linked = {"fn": self.on_shipped, "outputs": outputs, **playing}
+        self._speed = speed
 
-    def follow(self, loaded: gr.events.Dependency) -> None:
-        """Play `link` once `loaded` has set it. Gradio reports a state's change twice, which would play it twice."""
-        loaded.then(**self._linked)
+    def follow(self, loaded: gr.events.Dependency, link: gr.Textbox) -> None:
+        """Play the shipped race that `loaded` has written into `link`, if it has; call it outside of all tabs, of which
+        only the one that is seen is there. The page clicks a button that nobody sees, so that a page without a link
+        takes no place in the queue; a state's change would be told twice, and the race played twice."""
+        follow = gr.Button(visible="hidden", elem_id="replay-follow")
+        follow.click(inputs=[link, self._speed], **self._linked)
+        loaded.then(None, link, js="(name) => { if (name) document.getElementById('replay-follow').click(); }")
 
 
 def idle() -> events.Event:

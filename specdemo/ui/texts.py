@@ -97,8 +97,8 @@ EN = {
     "finish_stop": "stop text",
     "finish_failed": "failed",
     "path_failed": "This path broke and the other goes on. {reason}",
-    "plain_failed": "The plain path broke; the speculative path went on without it.",
-    "speculative_failed": "The speculative path broke; the plain path went on without it.",
+    "failed_plain": "The plain path broke; the speculative path went on without it.",
+    "failed_speculative": "The speculative path broke; the plain path went on without it.",
     "benchmark": "Benchmark",
     "bench_about": "Every prompt in every mode, beside plain decoding of the same weights. The answers to a prompt "
     "advance in turn, a step at a time, each by its own clock: a slow moment of the machine hits all of them. Averages "
@@ -129,6 +129,8 @@ EN = {
     "bench_too_large": "file: it is larger than the {most} kB read here; take fewer prompts",
     "bench_too_many": "That is {answers} answers, at most {most} are measured here; take fewer prompts, modes "
     "or repeats.",
+    "bench_too_wide": "modes: that makes {ways} ways to answer each prompt, and at most {most} are measured at once; "
+    "take fewer modes or draft lengths",
     "bench_too_long": "That is {tokens} tokens, at most {most} are measured here; take fewer answers or shorter ones.",
     "bench_advice": "Does it pay?",
     "bench_averages": "Averages over prompts",

@@ -236,6 +236,22 @@ def test_a_second_visitor_is_told_to_wait_and_then_served(long, waiting):
     finished(waiting)
 
 
+def test_whoever_waits_for_a_benchmark_or_a_preflight_is_told_so(long, other, long_address):
+    visit(other, long_address)
+    begin(long, PROMPT)
+    under_way(long)
+    other.get_by_role("button", name=text("fit")).click()
+    other.locator("#look").click()
+    expect(other.locator("#fit-turn")).to_contain_text(re.compile("wait|queue", re.I))
+    other.get_by_role("tab", name=text("benchmark")).click()
+    other.locator("#bench-run").click()
+    expect(other.locator("#bench-turn")).to_contain_text(re.compile("wait|queue", re.I))
+    other.locator("#bench-stop").click()
+    long.locator("#stop").click()
+    finished(long)
+    expect(other.locator("#bench-status textarea")).to_have_value(text("bench_idle"))
+
+
 def test_a_waiting_visitor_who_stops_leaves_the_queue(long, waiting):
     waiting.locator("#stop").click()
     waiting.wait_for_timeout(1000)

@@ -244,11 +244,11 @@ def test_a_visitor_who_must_wait_sees_the_place_in_the_queue(page, other, lastin
         patch.setitem(REPLAYS, "concurrency_limit", 1)
         with served(Settings()) as place:
             visit(page, place)
-            visit(other, place)
             upload(page, lasting)
             expect(steps(page).first).to_be_visible(timeout=PLAY_MS)
+            visit(other, place)
             other.locator("#replay-open").click()
-            expect(other.locator("#replay-turn")).to_contain_text("queue")
+            expect(other.locator("#replay-turn")).to_contain_text("queue: 1/1")  # opening the page took no place in it
             page.locator("#pause").click()
             expect(steps(other).first).to_be_visible(timeout=PLAY_MS)
             other.close()
