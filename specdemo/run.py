@@ -22,8 +22,9 @@ from specdemo.measure.metrics import Tally
 from specdemo.measure.recording import Recording
 from specdemo.measure.scoreboard import NEAR_TIE
 from specdemo.measure.trace import PATHS, Trace
+from specdemo.models import size
 from specdemo.models.load import DraftError, Loaded, load, resolve_dtype
-from specdemo.models.pairs import PAIRS, Pair
+from specdemo.models.pairs import GB, PAIRS, ROOM, Pair
 from specdemo.models.quantize import Quantization
 from specdemo.modes import DRAFTERS
 from specdemo.request import RaceRequest, RequestError
@@ -187,6 +188,7 @@ class Run(Recording):
         except ValueError as error:
             raise RequestError(str(error)) from error
         self._check_room(len(prompt), loaded.context, "model")
+        self._check_memory(len(prompt) + request.max_new_tokens)
         return Task(
             tuple(prompt),
             request.max_new_tokens,
@@ -203,6 +205,21 @@ class Run(Recording):
             raise RequestError(
                 f"prompt: has {prompt:,} tokens; with {self.request.max_new_tokens} new ones the {whose}'s context of "
                 f"{context:,} leaves room for {max(room, 0):,}; shorten it"
+            )
+
+    def _check_memory(self, tokens: int) -> None:
+        """The preflight reckons with a length of its own; this is the one that was asked for."""
+        models = [(self.loaded.target, 2), (self.loaded.draft, 1)]  # both paths have a cache of the target
+        needed = sum(
+            caches * size.cached_numbers(model.config) * tokens * model.dtype.itemsize
+            for model, caches in models
+            if model is not None
+        )
+        free = memory.free_bytes(self.loaded.target.device)
+        if needed > ROOM * free:
+            raise RequestError(
+                f"max_new_tokens: the caches of {tokens:,} tokens take {needed / GB:.1f} GB, and of {free / GB:.1f} GB "
+                f"of free memory at most {ROOM * free / GB:.1f} may be filled; ask for fewer, or shorten the prompt"
             )
 
     def _make_paths(self) -> dict[str, Iterator[Step]]:

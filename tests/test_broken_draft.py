@@ -17,7 +17,7 @@ from specdemo.measure.results import BenchError, Book, Plan, Prompt
 from specdemo.measure.trace import read, write
 from specdemo.models.load import DraftError, load
 from specdemo.models.pairs import Pair
-from specdemo.request import RaceRequest
+from specdemo.request import RaceRequest, RequestError
 from specdemo.ui.player import Player
 from specdemo.ui.race_tab import RaceTab
 from specdemo.ui.show import Show
@@ -110,6 +110,16 @@ def test_a_drafter_that_cannot_even_be_made_ends_its_own_path_only(pair, monkeyp
     for _ in race:
         pass
     assert race.failure == "OSError: no room" and race.tallies["plain"].finish == Finish.LENGTH
+
+
+def test_caches_that_do_not_fit_are_refused_before_the_race(pair, monkeypatch):
+    """Llama of SMALL: per token 2 (keys, values) x 2 layers x 1 head x 8 numbers of 4 bytes, in three caches."""
+    loaded, length = load(pair, "fp32"), len(run.Run(request(), load(pair, "fp32"), Event()).task.prompt) + TOKENS
+    needed = 3 * 32 * 4 * length
+    monkeypatch.setattr(run.memory, "free_bytes", lambda _: needed / run.ROOM + 1)
+    assert run.Run(request(), loaded, Event()).task.max_new_tokens == TOKENS
+    with pytest.raises(RequestError, match=f"max_new_tokens: the caches of {length + 1} tokens"):
+        run.Run(request(max_new_tokens=TOKENS + 1), loaded, Event())
 
 
 def test_a_plain_path_that_breaks_leaves_the_speculative_one_and_is_named(pair, offered, monkeypatch):

@@ -2,11 +2,14 @@
 
 import os
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 import torch
+import typer
 from tiny import model
 
+from specdemo.draft import inputs
 from specdemo.draft.answers import RAW, Row, write_states
 from specdemo.draft.samples import samples
 
@@ -58,3 +61,14 @@ def test_answers_without_exactly_their_states_are_refused_until_these_are_added(
 def test_answers_that_have_no_states_at_all_are_refused(answers):
     with pytest.raises(ValueError, match="has 0 bytes in place of"):
         samples(answers, OPENING, torch.zeros(3, 8).half())
+
+
+def test_answers_too_few_to_hold_some_out_are_refused(monkeypatch, tmp_path):
+    """Else a head that was never trained would take the place of the one that is shipped."""
+    monkeypatch.setattr("specdemo.draft.answers.opening_of", lambda _: ([1, 2], 2))
+    monkeypatch.setattr("specdemo.draft.samples.samples", lambda *_: iter("abc"))
+    loaded = SimpleNamespace(target=model(), tokenizer=None)
+    with pytest.raises(typer.BadParameter, match="3 sequences, and 3 are held out"):
+        inputs.split(loaded, [tmp_path], 3, 1)
+    trained, judged = inputs.split(loaded, [tmp_path], 1, 1)
+    assert len(trained) == 2 and len(judged) == 1

@@ -95,6 +95,8 @@ def raw_trace():
         ("settings.temperature", float("nan"), "cannot be read as JSON|damaged at temperature"),
         ("settings.temperature", 1e999, "cannot be read as JSON|damaged at temperature"),
         ("settings.prompt", ["p"], "damaged at prompt"),
+        ("settings.quantization", 4, "damaged at quantization"),
+        ("settings.repetition_penalty", "<b>", "damaged at repetition_penalty"),
         ("settings.max_new_tokens", 3, r"max_new_tokens: speculative has more tokens than that"),
         ("models.target_weight_bytes", 10**400, "damaged at target_weight_bytes"),
         ("models.target_weight_bytes", -1, "damaged at target_weight_bytes"),

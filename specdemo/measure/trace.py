@@ -77,6 +77,10 @@ class _Settings(BaseModel):
     seed: Count
     max_new_tokens: Count
     draft_length: Count
+    quantization: str = "none"
+    quantize: str = "target"
+    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    exact: bool = False
 
 
 class _Models(BaseModel):

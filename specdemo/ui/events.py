@@ -53,13 +53,11 @@ def _about(trace: Trace) -> list[dict[str, str]]:
         *_quantized(settings),
         *(sampled if settings["temperature"] else [text("greedy")]),
         f"{text('draft_length')} {settings['draft_length']}",
-        *(
-            [f"{text('repetition_penalty')} {settings['repetition_penalty']:g}"]
-            if settings.get("repetition_penalty", 1) != 1
-            else []
-        ),
-        *([text("exact")] if settings.get("exact") else []),
     ]
+    if settings.get("repetition_penalty", 1) != 1:
+        how.append(f"{text('repetition_penalty')} {settings['repetition_penalty']:g}")
+    if settings.get("exact"):
+        how.append(text("exact"))
     where = [machine.get("accelerator"), machine.get("processor")]
     if machine.get("threads") is not None:
         where.append(f"{machine['threads']} {text('thread' if machine['threads'] == 1 else 'threads')}")
@@ -160,9 +158,9 @@ def closing(recording: Recording) -> list[Event]:
 
 def _summary(recording: Recording) -> str:
     ratio = recording.speed_up
-    for name, tally in recording.tallies.items():
-        if tally.finish == Finish.FAILED:
-            return text(f"failed_{name}")
+    failed = [name for name, tally in recording.tallies.items() if tally.finish == Finish.FAILED]
+    if failed:
+        return text("failed_both" if len(failed) > 1 else f"failed_{failed[0]}")
     if ratio is None:
         return text("stopped")
     theirs = recording.tallies["speculative"]

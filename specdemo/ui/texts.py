@@ -97,6 +97,7 @@ EN = {
     "finish_stop": "stop text",
     "finish_failed": "failed",
     "path_failed": "This path broke and the other goes on. {reason}",
+    "failed_both": "Both paths broke.",
     "failed_plain": "The plain path broke; the speculative path went on without it.",
     "failed_speculative": "The speculative path broke; the plain path went on without it.",
     "benchmark": "Benchmark",
