@@ -160,7 +160,7 @@ def _summary(recording: Recording) -> str:
     ratio = recording.speed_up
     failed = [name for name, tally in recording.tallies.items() if tally.finish == Finish.FAILED]
     if failed:
-        return text("failed_both" if len(failed) > 1 else f"failed_{failed[0]}")
+        return text("failed_both") if len(failed) > 1 else text(f"failed_{failed[0]}")
     if ratio is None:
         return text("stopped")
     theirs = recording.tallies["speculative"]
