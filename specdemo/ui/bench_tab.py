@@ -193,11 +193,11 @@ class BenchTab:
         strange = [name for name in plan.modes if is_peer(name) and name not in peers_of(pair, None, self.draft)]
         if strange:
             raise RequestError(f"modes: {events.shorten(strange[0], 60)} is not measured here")
+        if plan.answers > limits.max_bench_answers:
+            raise RequestError(text("bench_too_many").format(answers=plan.answers, most=limits.max_bench_answers))
         ways = max(len(list(heat)) for _, heat in groupby(plan.cases(), key=lambda case: case.heat))
         if ways > limits.max_bench_ways:  # all of them hold a cache at the same time
             raise RequestError(text("bench_too_wide").format(ways=ways, most=limits.max_bench_ways))
-        if plan.answers > limits.max_bench_answers:
-            raise RequestError(text("bench_too_many").format(answers=plan.answers, most=limits.max_bench_answers))
         tokens = plan.answers * checked(limits, self.settings.pairs, prompt="-", pair=pair,
                                         max_new_tokens=max_new_tokens).max_new_tokens  # fmt: skip
         if tokens > limits.max_bench_tokens:
