@@ -1,5 +1,6 @@
 // The script of the stage. Gradio calls it once per mount with (element, props, watch); stage.py puts
-// STYLE, TEXTS and stage_details.js in front of it. props.value is a log of JSON lines which only grows; "e" says what a line is:
+// STYLE, TEXTS, stage_pane.js and stage_details.js in front of it. props.value is a log of JSON lines which
+// only grows; "e" says what a line is:
 //
 //   idle, start  {labels, scoreboard: [{key, label, definition}], legend, strings,
 //                 about: [{name, value}]}   clears the stage; about: what a recorded race was
@@ -55,21 +56,6 @@ function fixed(number, digits, unit = "") {
 }
 
 // --- the frame, built once per mount -------------------------------------------------------------
-
-function buildPane(parent, path) {
-  const box = within(parent, "div", `pane ${path}`);
-  const head = within(box, "div", "pane-head");
-  const pane = { path, box, title: within(head, "div", "pane-title"), state: within(head, "div", "pane-state") };
-  pane.body = within(box, "div", "pane-body");
-  pane.body.tabIndex = 0;
-  pane.body.setAttribute("role", "region");
-  pane.body.addEventListener("click", (event) => {
-    const mark = event.target.closest(".token, .node");
-    if (mark && window.getSelection().isCollapsed) openDetails(pane, mark);
-  });
-  pane.body.addEventListener("keydown", (event) => onPaneKey(pane, event));
-  return pane;
-}
 
 function buildFrame() {
   const about = within(root, "dl", "about");
@@ -131,16 +117,6 @@ function begin(event, running) {
   frame.close.textContent = texts.close;
   closeDetails();
   hideTip();
-}
-
-function clearPane(pane, label, running) {
-  Object.assign(pane, { label: shown(label), count: 0, fresh: new DocumentFragment() });
-  pane.title.textContent = pane.label;
-  pane.body.setAttribute("aria-label", pane.label);
-  pane.box.dataset.state = running ? "running" : "idle";
-  pane.reason = running ? texts.running : "";
-  pane.body.replaceChildren();
-  if (!running) within(pane.body, "p", "hint", texts.hint);
 }
 
 function drawBoard(rows, labels) {
@@ -234,13 +210,6 @@ function giveUp(event) {
   say(event.text, true);
 }
 
-// Panes that stood at their end still do after the change; one where the reader scrolled up stays put.
-function following(panes, change) {
-  const ends = panes.map(({ body }) => body.scrollHeight - body.scrollTop - body.clientHeight < 24);
-  change();
-  panes.forEach(({ body }, at) => { if (ends[at]) body.scrollTop = body.scrollHeight; });
-}
-
 // One insertion and one layout per update, however many tokens came.
 function showFresh() {
   const panes = Object.values(frame.panes).filter((pane) => pane.fresh.firstChild);
@@ -284,6 +253,7 @@ function read() {
 const sheet = document.getElementById("specdemo-stage-style") ?? document.head.appendChild(make("style"));
 sheet.id = "specdemo-stage-style";
 sheet.textContent = STYLE;
+const resized = new ResizeObserver(() => Object.values(frame.panes).forEach(toEnd)); // also when it is seen again
 const frame = buildFrame();
 begin({}, false);
 showRejected();

@@ -70,7 +70,8 @@ def stage(opening: Mapping[str, Any] | None = None, **kwargs: Any) -> gr.HTML:
     """
     here = files(__package__)
     style = here.joinpath("stage.css").read_text(encoding="utf-8")
-    script = "".join(here.joinpath(name).read_text(encoding="utf-8") for name in ("stage_details.js", "stage.js"))
+    names = ("stage_pane.js", "stage_details.js", "stage.js")
+    script = "".join(here.joinpath(name).read_text(encoding="utf-8") for name in names)
     kwargs.setdefault("value", line({"e": "idle", **(opening or {})}))
     return gr.HTML(
         html_template=_TEMPLATE,
