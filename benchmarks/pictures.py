@@ -1,7 +1,12 @@
-"""Pictures of every tab for docs, light and dark, wide and narrow, after real runs: `python benchmarks/pictures.py`."""
+"""Pictures of every tab for docs, light and dark, wide and narrow, after real runs.
 
+`python benchmarks/pictures.py`; `--tab benchmark` takes those of one tab anew.
+"""
+
+from enum import StrEnum
 from itertools import product
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from playwright.sync_api import Page, sync_playwright
@@ -36,23 +41,24 @@ def replay(page: Page) -> None:
 
 
 TABS = {"race": race, "benchmark": benchmark, "replay": replay}
+Tab = StrEnum("Tab", list(TABS))
 
 
-def main() -> None:
+def main(tab: Annotated[list[Tab] | None, typer.Option(help="Take this tab's (default: every tab's).")] = None) -> None:
     FOLDER.mkdir(exist_ok=True)
     with serving() as (address, _), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
-        for (tab, show), theme in track(list(product(TABS.items(), ("light", "dark"))), "Pictures"):
+        for name, theme in track(list(product(tab or Tab, ("light", "dark"))), "Pictures"):
             context = browser.new_context(viewport={"width": 1920, "height": 1080})
             context.set_default_timeout(180_000)
             page = context.new_page()
             page.goto(f"{address}?__theme={theme}")
             page.wait_for_selector(".hint")
-            show(page)
-            for name, width in WIDTHS.items():
+            TABS[name](page)
+            for size, width in WIDTHS.items():
                 page.set_viewport_size({"width": width, "height": 1080})
                 page.wait_for_timeout(1500)
-                page.screenshot(path=FOLDER / f"{tab}-{theme}-{name}.png", full_page=True)
+                page.screenshot(path=FOLDER / f"{name}-{theme}-{size}.png", full_page=True)
             context.close()
         browser.close()
 
