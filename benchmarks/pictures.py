@@ -40,8 +40,13 @@ def replay(page: Page) -> None:
     page.wait_for_selector("#replay-stage .verdict[data-kind]")
 
 
-TABS = {"race": race, "benchmark": benchmark, "replay": replay}
-Tab = StrEnum("Tab", list(TABS))
+class Tab(StrEnum):
+    RACE = "race"
+    BENCHMARK = "benchmark"
+    REPLAY = "replay"
+
+
+SHOW = {Tab.RACE: race, Tab.BENCHMARK: benchmark, Tab.REPLAY: replay}
 
 
 def main(tab: Annotated[list[Tab] | None, typer.Option(help="Take this tab's (default: every tab's).")] = None) -> None:
@@ -54,7 +59,7 @@ def main(tab: Annotated[list[Tab] | None, typer.Option(help="Take this tab's (de
             page = context.new_page()
             page.goto(f"{address}?__theme={theme}")
             page.wait_for_selector(".hint")
-            TABS[name](page)
+            SHOW[name](page)
             for size, width in WIDTHS.items():
                 page.set_viewport_size({"width": width, "height": 1080})
                 page.wait_for_timeout(1500)
