@@ -30,15 +30,17 @@ function clearPane(pane, label, running) {
 
 // Only the reader moves a pane away from its end: a narrower window or another tab in front of it does not.
 function notePlace(pane) {
-  const { clientHeight, scrollHeight, scrollTop } = pane.body;
-  if (!clientHeight || scrollTop === pane.top) return; // no height: behind another tab
-  Object.assign(pane, { top: scrollTop, atEnd: scrollHeight - scrollTop - clientHeight < 24 });
+  const { clientHeight, clientWidth, scrollHeight, scrollTop } = pane.body;
+  if (!clientHeight) return; // behind another tab
+  const moved = scrollTop !== pane.top && clientWidth === pane.width; // with a new width the browser moves it
+  if (moved) pane.atEnd = scrollHeight - scrollTop - clientHeight < 24;
+  Object.assign(pane, { top: scrollTop, width: clientWidth });
 }
 
 function toEnd(pane) {
   if (!pane.body.clientHeight || !pane.atEnd) return;
   pane.body.scrollTop = pane.body.scrollHeight;
-  pane.top = pane.body.scrollTop;
+  Object.assign(pane, { top: pane.body.scrollTop, width: pane.body.clientWidth });
 }
 
 // Panes that stood at their end still do after the change; one where the reader scrolled up stays put.

@@ -1,6 +1,7 @@
 """Scripted runs for the stage: what its log looks like when a race goes well, is long, fails, or is hostile."""
 
 import time
+from threading import Event
 
 from specdemo.ui.stage import line
 
@@ -79,6 +80,7 @@ LONG = [start()] + [
     + step("speculative", i, [token(f" drafted word {i}", "draft"), token(f" own word {i}")])
     for i in range(40)
 ]
+GO = Event()  # as a frame: the run rests here until the test sets it
 EMOJI = [step("speculative", 99, [token("", "draft"), token("", "draft"), token("", "draft"), token("\U0001f642")])]
 
 
@@ -107,6 +109,7 @@ RUNS = {
     "twice": (RACE + AGAIN, 0.0),
     "emoji": ([start(), *EMOJI, finish()], 0.0),
     "paced": (LONG + [finish()], 0.05),
+    "held": ([*LONG[:31], GO, *LONG[31:], finish()], 0.01),
     "broken": (
         [
             start(),
@@ -122,10 +125,14 @@ RUNS = {
 RUNS |= {f"hostile{at}": ([frame], 0.0) for at, frame in enumerate(hostile_frames())}
 
 
-def runner(frames: list[str], pause: float):
+def runner(frames: list[str | Event], pause: float):
     def run():
         log = ""
         for frame in frames:
+            if isinstance(frame, Event):
+                assert frame.wait(60), "nobody let the run go on"
+                frame.clear()
+                continue
             log += frame
             yield log
             time.sleep(pause)

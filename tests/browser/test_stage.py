@@ -7,7 +7,7 @@ import gradio as gr
 import pytest
 from looks import CONTRASTS, PHONE, faults
 from playwright.sync_api import Page, expect
-from stage_runs import HOSTILE, OPENING, RUNS, runner
+from stage_runs import GO, HOSTILE, OPENING, RUNS, runner
 
 from specdemo.ui.stage import line, stage
 
@@ -172,20 +172,57 @@ def test_streaming_appends_and_never_replaces(opened):
     assert texts == [f" plain word {i}" for i in range(40)]
 
 
+BELOW = "node => node.scrollHeight - node.clientHeight - node.scrollTop"  # px of a pane's text under its window
+
+
+def held(page: Page, width: int):
+    """The speculative pane, at its end, of a run that goes on when the test says so."""
+    page.set_viewport_size({"width": width, "height": 900})
+    page.locator("#held").click()
+    expect(tokens(page, "speculative")).to_have_count(60)
+    body = page.locator(".pane.speculative .pane-body")
+    assert body.evaluate("node => node.scrollTop") > 100
+    assert body.evaluate(BELOW) < 2
+    return body
+
+
+def go_on(page: Page) -> None:
+    GO.set()
+    expect(page.locator(".pane[data-state=finished]")).to_have_count(2)
+    expect(tokens(page, "speculative")).to_have_count(80)
+
+
 def test_a_pane_follows_the_newest_token_unless_the_reader_scrolled_up(opened):
-    opened.set_viewport_size({"width": 400, "height": 900})
-    opened.locator("#paced").click()
-    body = opened.locator(".pane.speculative .pane-body")
-    opened.wait_for_function("() => document.querySelector('.speculative .pane-body').scrollTop > 100")
+    body = held(opened, 400)
     body.evaluate("node => { node.scrollTop = 0; }")
-    run_end = opened.locator(".pane[data-state=finished]")
-    expect(run_end).to_have_count(2)
+    go_on(opened)
     assert body.evaluate("node => node.scrollTop") == 0
     body.evaluate("node => { node.scrollTop = node.scrollHeight; }")
-    assert body.evaluate("node => node.scrollHeight - node.clientHeight - node.scrollTop") < 2
+    assert body.evaluate(BELOW) < 2
 
 
-BELOW = "node => node.scrollHeight - node.clientHeight - node.scrollTop"  # px of a pane's text under its window
+def test_a_pane_follows_the_newest_token_in_a_window_made_narrower(opened):
+    body = held(opened, 480)
+    opened.set_viewport_size({"width": 340, "height": 900})
+    go_on(opened)
+    assert body.evaluate(BELOW) < 2
+
+
+@pytest.mark.parametrize("scrolled_up", [False, True])
+def test_a_run_that_ends_behind_another_tab_stands_where_the_reader_left_it(opened, scrolled_up):
+    body = held(opened, 400)
+    if scrolled_up:
+        body.evaluate("node => { node.scrollTop = 50; }")
+    opened.get_by_role("tab", name="Elsewhere").click()
+    expect(opened.get_by_text("Nothing here")).to_be_visible()
+    go_on(opened)
+    opened.get_by_role("tab", name="Race").click()
+    expect(body).to_be_visible()
+    if scrolled_up:
+        opened.wait_for_timeout(300)
+        assert body.evaluate("node => node.scrollTop") == 50
+    else:
+        opened.wait_for_function(f"node => ({BELOW})(node) < 2", arg=body.element_handle())
 
 
 def test_switching_tabs_in_mid_run_and_afterwards_loses_nothing(opened):
@@ -201,40 +238,8 @@ def test_switching_tabs_in_mid_run_and_afterwards_loses_nothing(opened):
         expect(tokens(opened, "plain")).to_have_count(40)
         expect(tokens(opened, "speculative")).to_have_count(80)
         expect(opened.get_by_label("Show rejected")).to_be_checked()
-        assert opened.locator(".pane.speculative .pane-body").evaluate(BELOW) < 2
-
-
-@pytest.mark.parametrize("scrolled_up", [False, True])
-def test_a_run_that_ends_behind_another_tab_stands_where_the_reader_left_it(opened, scrolled_up):
-    opened.set_viewport_size({"width": 400, "height": 900})
-    opened.locator("#paced").click()
-    body = opened.locator(".pane.speculative .pane-body")
-    opened.wait_for_function("() => document.querySelector('.speculative .pane-body').scrollTop > 100")
-    if scrolled_up:
-        body.evaluate("node => { node.scrollTop = 50; }")
-    opened.get_by_role("tab", name="Elsewhere").click()
-    expect(opened.get_by_text("Nothing here")).to_be_visible()
-    count = tokens(opened, "speculative").count()
-    expect(opened.locator(".pane[data-state=finished]")).to_have_count(2)
-    assert count < tokens(opened, "speculative").count() == 80
-    opened.get_by_role("tab", name="Race").click()
-    expect(body).to_be_visible()
-    opened.wait_for_timeout(100)
-    if scrolled_up:
-        assert body.evaluate("node => node.scrollTop") == 50
-    else:
-        assert body.evaluate(BELOW) < 2
-
-
-def test_a_pane_follows_the_newest_token_when_the_window_is_made_narrower(opened):
-    opened.set_viewport_size({"width": 700, "height": 900})
-    opened.locator("#paced").click()
-    opened.wait_for_function("() => document.querySelector('.speculative .pane-body').scrollTop > 10")
-    opened.set_viewport_size({"width": 360, "height": 900})
-    expect(opened.locator(".pane[data-state=finished]")).to_have_count(2)
-    body = opened.locator(".pane.speculative .pane-body")
-    assert body.evaluate("node => node.scrollTop") > 100
-    assert body.evaluate(BELOW) < 2
+        body = opened.locator(".pane.speculative .pane-body")
+        opened.wait_for_function(f"node => ({BELOW})(node) < 2", arg=body.element_handle())
 
 
 def test_a_stage_that_is_mounted_again_draws_its_log_anew(opened):
